@@ -109,6 +109,10 @@ def test_a_page_says_why_it_has_no_baseline(in_folder):
     frame.assign(y=0.5 + frame["a"]).to_csv("own.csv", index=False)
     assert "its data have changed: own.csv" in baselines.of_run(run).missing
     assert "Not computed: " in run_page.page([run.directory])
+    place = run_page.view_beside_baselines(run).beside
+    assert place.heads[-1] == "R²#"
+    r2 = {row["kernel"]: row["mean"] for row in run.metrics["evaluation"] if row["metric"] == "r2"}
+    assert [float(row[-1]) for row in place.rows] == pytest.approx([r2["initial"], r2["trained"]], abs=1e-4)
     (in_folder / "own.csv").unlink()
     assert "own.csv" in baselines.of_run(run).missing
 

@@ -10,12 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from omegaconf import ListConfig
 
-from kfx.files import TableRow
 from kfx.numerics.formatting import number
 from kfx.plots.style import DATA, OF_KERNELS, TRAINED, figure, headline, legend, literal, title
 from kfx.record.findings import Findings, mean_of
 from kfx.record.reading import Run, read_table
-from kfx.record.verdict import change, discarded, points_tested, right
+from kfx.record.verdict import change, discarded, explained_before_and_after, points_tested, right
 
 _MOST_PANELS = 4
 """Outputs with a panel each; of more the points share one."""
@@ -50,15 +49,9 @@ def _change_in_words(run: Run) -> str:
     shown = f"{found.metric} {mean_of(pair[0])} → {mean_of(pair[1])}{change(found.metric, before, after, right(run))}"
     if found.metric == "accuracy":
         return shown
-    explained = [number(row["mean"]) for row in _explained(run, found) or ()]
+    explained = [number(row["mean"]) for row in explained_before_and_after(run) or ()]
     of_variance = f", R² {' → '.join(explained)}" if explained else ""
     return f"{shown}{of_variance} · {points_tested(run)} test points"
-
-
-def _explained(run: Run, found: Findings) -> tuple[TableRow, TableRow] | None:
-    """The rows of R² before and after; None for a series, whose R² is that of its forecasts."""
-    is_series = (run.directory / "forecasts.csv").is_file()
-    return None if is_series else found.pair(found.at("r2"))
 
 
 # ---- values
@@ -91,7 +84,7 @@ def _output(run: Run, number: str) -> str:
 
 def _labels(run: Run, found: Findings) -> dict[str, str]:
     """What the legend says of each kernel: its error and R². Where a fit changed nothing one kernel is drawn."""
-    pair, explained = found.pair(found.at()), _explained(run, found)
+    pair, explained = found.pair(found.at()), explained_before_and_after(run)
     shown = {}
     for i, kernel in enumerate(OF_KERNELS):
         of = "" if pair is None else f": {found.metric} {mean_of(pair[i])}"

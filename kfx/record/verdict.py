@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kfx.files import Document
+from kfx.files import Document, TableRow
 from kfx.numerics.formatting import number
 from kfx.outcomes import Status
 from kfx.record.columns import REJECTED
@@ -101,6 +101,13 @@ def right(run: Run) -> tuple[int, int, int] | None:
         return None
     is_right = (before["class"] == before["prediction"]).sum(), (after["class"] == after["prediction"]).sum()
     return int(is_right[0]), int(is_right[1]), len(after)
+
+
+def explained_before_and_after(run: Run) -> tuple[TableRow, TableRow] | None:
+    """The rows of R² before and after training; None for a series, whose R² is that of its forecasts."""
+    found = Findings.of(run.metrics)
+    is_series = (run.directory / "forecasts.csv").is_file()
+    return None if is_series else found.pair(found.at("r2"))
 
 
 def points_tested(run: Run) -> int:

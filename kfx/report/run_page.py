@@ -27,7 +27,7 @@ from kfx.record.findings import Findings, difference_of, held_out, mean_of
 from kfx.record.fitted import lengths_of_features
 from kfx.record.reading import Run, read_environment, typed_words
 from kfx.record.search import each_of, runs_below
-from kfx.record.verdict import points_tested, verdict
+from kfx.record.verdict import explained_before_and_after, points_tested, verdict
 from kfx.report import baselines
 from kfx.report.baselines import Baselines
 from kfx.report.compared import of_sweep
@@ -113,7 +113,7 @@ def view(run: Run, simple: Baselines | None = None) -> View:
         metrics=metrics,
         summary=_summary(run, here),
         verdict=verdict(run) if simple is None else verdict(run, list(simple.values.items()), simple.points),
-        beside=None if simple is None else _beside(found, simple),
+        beside=None if simple is None else _beside(run, found, simple),
         command=command_of(metrics, typed),
         again=as_typed(["kfx", "rerun", str(directory)]),
         published=_published(printed_beside(typed_config(run.config), metrics, directory)) if is_printed else None,
@@ -169,11 +169,11 @@ def _sizes(run: Run, features: int | None) -> Table:
     return Table(["size", "number#"], [row for row in rows if row[1]])
 
 
-def _beside(found: Findings, simple: Baselines) -> Table | None:
+def _beside(run: Run, found: Findings, simple: Baselines) -> Table | None:
     """The kernels before and after training beside predictors that know no kernel."""
     if (pair := found.pair(found.at())) is None:
         return None
-    explained = found.pair(found.at("r2")) if simple.explained else None
+    explained = explained_before_and_after(run)
     rows = [[n, number(value), simple.points, number(simple.explained.get(n))] for n, value in simple.values.items()]
     for i, name in enumerate(("the untrained kernel", "the trained kernel")):
         used = str(pair[i]["n_interpolation"])
