@@ -13,6 +13,7 @@ import kfx
 from kfx.plots import FIGURES
 from kfx.plots.style import looking
 from kfx.record.verdict import change, verdict
+from kfx.report import run_page
 
 QUIET = ["figures=false", "device.precision_check=off"]
 KINDS = {
@@ -97,6 +98,25 @@ def test_values_are_predicted_against_true(runs):
     labels = axes.get_legend_handles_labels()[1]
     assert labels[0].startswith(f"initial kernel: mse {mean['initial']:.1f}, R² 0.")
     assert labels[1].startswith(f"trained kernel: mse {mean['trained']:.1f}, R² 0.")
+
+
+def test_changes_of_a_series_are_called_so(runs, tmp_path):
+    (axes,) = evaluation(runs["series"]).axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("true change from the last value", "predicted change")
+    simple = run_page.view_beside_baselines(runs["series"])
+    assert "; the mean change has " in simple.verdict
+    assert "R²#" not in simple.beside.heads
+    assert [row[0] for row in simple.measured[1].rows if "r2" in row[0]] == ["r2 of forecasts"]
+    words = series(tmp_path)
+    frame = pd.read_csv(tmp_path / "series.csv")
+    frame.assign(**{"price $": np.roll(frame["sales"], 9)}).to_csv(tmp_path / "series.csv", index=False)
+    own = [f"hydra.run.dir='{tmp_path / 'r'}'", "dataset.target=next", "optimizer.iterations=2", *QUIET]
+    run = kfx.run([*words, *own], progress=False)
+    panels = evaluation(run).axes
+    assert [(axes.get_title(), axes.get_xlabel()) for axes in panels] == [
+        ("sales", "true value"),
+        (r"price \$", "true value"),
+    ]
 
 
 def test_each_output_has_its_plane(runs):

@@ -10,7 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from omegaconf import ListConfig
 
+from kfx.data.series_options import INCREMENT
 from kfx.numerics.formatting import number
+from kfx.plots.forecast import coordinates
 from kfx.plots.style import DATA, OF_KERNELS, TRAINED, figure, headline, legend, literal, title
 from kfx.record.findings import Findings, mean_of
 from kfx.record.reading import Run, read_table
@@ -63,9 +65,10 @@ def _against_truth(run: Run, rows: pd.DataFrame) -> Figure:
     groups = [[name] for name in names] if is_split else [names]
     columns = min(len(groups), 2)
     picture, panels = figure(rows=-(-len(groups) // 2), columns=columns, width=5.4 if columns == 1 else 4.4, height=4.9)
-    found = Findings.of(run.metrics)
+    found, (true, predicted) = Findings.of(run.metrics), _quantity(run)
     for axes, own in zip(panels, groups, strict=False):
         _draw_plane(axes, rows, own, _labels(run, found))
+        axes.set(xlabel=true, ylabel=predicted)
         if len(names) > 1:
             axes.set_title(_output(run, own[0][1:]) if is_split else f"all {len(names)} outputs", fontsize=9)
     for axes in panels[len(groups) :]:
@@ -76,10 +79,17 @@ def _against_truth(run: Run, rows: pd.DataFrame) -> Figure:
 
 
 def _output(run: Run, number: str) -> str:
-    """The name of an output, where the config lists the targets by name."""
-    named = run.config.dataset.get("target")
-    is_listed = isinstance(named, ListConfig) and len(named) > int(number)
+    """The name of an output: a coordinate of a series, or a target that the config lists by name."""
+    named = coordinates(run) or run.config.dataset.get("columns") or run.config.dataset.get("target")
+    is_listed = isinstance(named, (list, ListConfig)) and len(named) > int(number)
     return literal(str(named[int(number)])) if is_listed else f"output {number}"
+
+
+def _quantity(run: Run) -> tuple[str, str]:
+    """What is true and what is predicted: values, or for windows of a series the changes from their last values."""
+    dataset = run.config.dataset
+    is_change = "lags" in dataset and dataset.get("target") == INCREMENT
+    return ("true change from the last value", "predicted change") if is_change else ("true value", "predicted value")
 
 
 def _labels(run: Run, found: Findings) -> dict[str, str]:
@@ -125,7 +135,7 @@ def _draw_plane(axes: Axes, rows: pd.DataFrame, outputs: list[str], labels: dict
     pad = 0.04 * ((max(every) - min(every)) or 1.0)
     limits = (min(every) - pad, max(every) + pad)
     axes.plot(limits, limits, color=DATA, linewidth=0.9, linestyle=":", label="prediction = truth", zorder=1)
-    axes.set(xlim=limits, ylim=limits, aspect="equal", xlabel="true value", ylabel="predicted value")
+    axes.set(xlim=limits, ylim=limits, aspect="equal")
 
 
 # ---- classes

@@ -185,7 +185,7 @@ def _beside(run: Run, found: Findings, simple: Baselines) -> Table | None:
 
 
 def _measured(run: Run, found: Findings) -> tuple[Table, ...]:
-    return _evaluation(found), _held_out(run), _parameters(run, found), _lengths(run)
+    return _evaluation(run, found), _held_out(run), _parameters(run, found), _lengths(run)
 
 
 def _lengths(run: Run) -> Table:
@@ -210,12 +210,14 @@ def _parameters(run: Run, found: Findings) -> Table:
     return Table(["parameter", "before#", "after#"], rows)
 
 
-def _evaluation(found: Findings) -> Table:
-    """The kernels beside each other, by metric and N_I, and by λ where there are several."""
+def _evaluation(run: Run, found: Findings) -> Table:
+    """The kernels beside each other, by metric and N_I, and by λ where there are several. The R² of a series is that of
+    its forecasts, not of the windows whose mse stands there."""
     several = len({place.regularization for place in found.evaluation}) > 1
+    of = {"r2": "r2 of forecasts"} if (run.directory / "forecasts.csv").is_file() else {}
     rows = [
         [
-            at.metric,
+            of.get(at.metric, at.metric),
             str(at.n_interpolation),
             *(["" if at.regularization is None else f"{at.regularization:g}"] if several else []),
             *(mean_of(rows.get(kernel)) for kernel in found.kernels),
