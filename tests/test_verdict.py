@@ -13,8 +13,12 @@ from sklearn.preprocessing import StandardScaler
 
 import kfx as package
 from kfx.experiment.config import typed
+from kfx.record.reading import typed_words
+from kfx.record.search import runs_below
 from kfx.record.verdict import discarded, verdict
 from kfx.report import baselines, run_page
+from kfx.report.compared import of_sweep
+from kfx.report.typed import own_words
 
 QUICK = ["optimizer.iterations=5", "figures=false", "device.precision_check=off"]
 
@@ -157,3 +161,32 @@ def test_a_sweep_has_the_means_of_kfx_compare(kfx, in_folder):
 def test_a_sweep_without_seeds_has_no_means(kfx, in_folder):
     assert kfx("run", "-m", "optimizer=none,adam", *QUICK, "hydra.sweep.dir=s")[0] == 0
     assert "Means over seeds" not in run_page.page([in_folder / "s"])
+
+
+def test_a_sweep_over_experiments_names_them_and_compares_rows_of_one_size_only(kfx, in_folder):
+    first, second = "first_light/digits_flow", "first_light/digits_cnngp"
+    words = ["--smoke", f"+experiment={first},{second}", "seed=0,1,2", "figures=false", "hydra.sweep.dir=s"]
+    assert kfx("run", "-m", *words)[0] == 0
+    runs = [package.load_run(found.directory) for found in runs_below(["s"])]
+    typed = [typed_words(run.directory) for run in runs]
+    shown = of_sweep([run.directory for run in runs], own_words(typed))
+    place = [shown.heads.index(name) for name in ("n_interpolation", "experiment")]
+    assert place == [0, 1]
+    sizes = {run.metrics["evaluation"][0]["n_interpolation"] for run in runs}
+    assert [row[:2] for row in shown.rows] == [["10", first], [str(max(sizes)), second]]
+    assert len(sizes) == 2
+    assert shown.heads[2] == "n#"
+    assert [row[2] for row in shown.rows] == ["3", "3"]
+    assert not shown.note
+    assert not any(shown.marks)
+
+
+def test_rows_of_a_sweep_are_compared_with_the_best_of_their_size(kfx, in_folder):
+    words = ["optimizer=none,adam", "evaluation.n_interpolation=[20],[342]", "seed=0,1,2", "hydra.sweep.dir=s"]
+    assert kfx("run", "-m", *words, *QUICK)[0] == 0
+    found = [found.directory for found in runs_below(["s"])]
+    shown = of_sweep(found, own_words([typed_words(directory) for directory in found]))
+    size = shown.heads.index("n_interpolation")
+    assert [row[size] for row in shown.rows] == ["20", "20", "342", "342"]
+    assert shown.note.startswith("not significantly worse than the best of its N_I")
+    assert [shown.marks[0], shown.marks[2]] == ["*", "*"]
