@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +13,7 @@ import kfx
 from kfx.plots import FIGURES
 from kfx.plots.style import looking
 from kfx.record.verdict import change, verdict
+from kfx.report import run_page
 
 QUIET = ["figures=false", "device.precision_check=off"]
 KINDS = {
@@ -97,6 +100,25 @@ def test_values_are_predicted_against_true(runs):
     assert labels[1].startswith(f"trained kernel: mse {mean['trained']:.1f}, R² 0.")
 
 
+def test_changes_of_a_series_are_called_so(runs, tmp_path):
+    (axes,) = evaluation(runs["series"]).axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("true change from the last value", "predicted change")
+    simple = run_page.view_beside_baselines(runs["series"])
+    assert "; the mean change has " in simple.verdict
+    assert "R²#" not in simple.beside.heads
+    assert [row[0] for row in simple.measured[1].rows if "r2" in row[0]] == ["r2 of forecasts"]
+    words = series(tmp_path)
+    frame = pd.read_csv(tmp_path / "series.csv")
+    frame.assign(**{"price $": np.roll(frame["sales"], 9)}).to_csv(tmp_path / "series.csv", index=False)
+    own = [f"hydra.run.dir='{tmp_path / 'r'}'", "dataset.target=next", "optimizer.iterations=2", *QUIET]
+    run = kfx.run([*words, *own], progress=False)
+    panels = evaluation(run).axes
+    assert [(axes.get_title(), axes.get_xlabel()) for axes in panels] == [
+        ("sales", "true value"),
+        (r"price \$", "true value"),
+    ]
+
+
 def test_each_output_has_its_plane(runs):
     run = runs["outputs"]
     table = pd.read_csv(run.directory / "predictions.csv").query("kernel == 'trained'")
@@ -104,6 +126,19 @@ def test_each_output_has_its_plane(runs):
     assert [axes.get_title() for axes in panels] == [r"cost \$", "y_2"]
     for i, axes in enumerate(panels):
         np.testing.assert_allclose(axes.collections[1].get_offsets(), table[[f"target.{i}", f"prediction.{i}"]])
+
+
+def test_a_picture_says_how_often_points_are_drawn_and_how_many_outputs(tmp_path):
+    own = [*KINDS["classes"], "evaluation.n_interpolation=[50]", "evaluation.repeats=3"]
+    run = kfx.run([*own, f"hydra.run.dir='{tmp_path / 'classes'}'"], progress=False)
+    assert evaluation(run).get_suptitle().endswith("\n240 predictions, 3 of each test point")
+    x = np.random.default_rng(3).normal(size=(80, 6))
+    pd.DataFrame(x, columns=list("abcdef")).assign(x=x.sum(axis=1)).to_csv(tmp_path / "many.csv", index=False)
+    words = ["dataset=table", f"dataset.path='{tmp_path / 'many.csv'}'", "dataset.target=[a,b,c,d,e]"]
+    own = ["optimizer.iterations=2", *QUIET, f"hydra.run.dir='{tmp_path / 'many'}'"]
+    picture = evaluation(kfx.run([*words, *own], progress=False))
+    assert [axes.get_title() for axes in picture.axes] == list("abcd")
+    assert picture.get_suptitle().endswith("\nfirst 4 of 5 outputs")
 
 
 def test_classes_are_a_confusion_matrix(runs):
@@ -168,6 +203,51 @@ def test_parameters_that_were_discarded_are_dashed_and_said_so(runs):
     last = run.trace.filter(like="parameter.lengths.").iloc[-1]
     np.testing.assert_allclose(sorted(bar.get_width() for bar in hollow), sorted(1 / last))
     assert {line.get_linestyle() for line in FIGURES["parameters"](runs["lengths"]).axes[0].lines} == {"-"}
+
+
+def test_kept_bars_are_seen_beside_a_discarded_length_near_zero(runs):
+    run = runs["discarded"]
+    trace = run.trace.copy()
+    trace.loc[trace.index[-1], "parameter.lengths.b"] = 1 / 2765
+    (axes,) = FIGURES["lengths"](replace(run, trace=trace)).axes
+    kept = [bar.get_width() for bar in axes.patches if bar.get_linestyle() != "--"]
+    marks = axes.lines[0].get_xdata()
+    assert axes.get_xlim() == (0, pytest.approx(1.15 * max(*kept, *marks)))
+    (said,) = [text for text in axes.texts if text.get_text() == "ℓ 0.000362 →"]
+    assert said.xy[0] == axes.get_xlim()[1]
+
+
+def test_hollow_bars_are_of_the_discarded_folds_alone(runs):
+    run = runs["discarded"]
+    last = run.trace.iloc[[-1]]
+    names = [name for name in last if name.startswith("parameter.lengths.")]
+    trace = pd.concat(
+        [last.assign(**{"diagnostic.fold": i}, **dict.fromkeys(names, 10.0 ** (i * i))) for i in range(3)]
+    )
+    final = run.metrics["parameters"]["final"]
+    folds = [{**final, "lengths": [float(each)] * 5} for each in (1, 1, 2)]
+    folds[1]["lengths"] = [1.0, 2.0, 3.0, 4.0, 5.0]  # the one that was kept
+    parameters = {**run.metrics["parameters"], "initial_folds": [folds[0]] * 3, "folds": folds}
+    kept = {"initial_kept": 1, "one_length_kept": 1, "fits": 3}
+    metrics = {**run.metrics, "fall_back": kept, "parameters": parameters}
+    (axes,) = FIGURES["lengths"](replace(run, trace=trace, metrics=metrics)).axes
+    hollow = [bar.get_width() for bar in axes.patches if bar.get_linestyle() == "--"]
+    np.testing.assert_allclose(hollow, np.full(5, 0.01))
+    assert "discarded in 2 of 3 folds: where training ended" in axes.get_legend_handles_labels()[1]
+
+
+def test_no_number_covers_the_mark_of_an_initial_length(runs, monkeypatch):
+    run, ends = runs["lengths"], 1 / np.array([7.62, 0.5, 1.0])
+    for gap in (0.0, 0.02, 0.1, 0.2, 0.3):
+        found = ["a", "b", "c"], 1 / (ends[None] + gap), 1 / ends[None]
+        monkeypatch.setattr("kfx.plots.lengths.lengths_of_features", lambda *_, found=found: found)
+        picture = FIGURES["lengths"](run)
+        picture.canvas.draw()
+        (axes,), (line,) = picture.axes, picture.axes[0].lines
+        marks = axes.transData.transform(line.get_xydata())
+        boxes = [text.get_window_extent() for text in axes.texts]
+        assert not any(box.contains(*mark) for box in boxes for mark in marks), gap
+        assert line.get_zorder() > max(text.get_zorder() for text in axes.texts)
 
 
 def test_a_forecast_stands_over_its_dates(runs):

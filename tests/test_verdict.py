@@ -13,8 +13,12 @@ from sklearn.preprocessing import StandardScaler
 
 import kfx as package
 from kfx.experiment.config import typed
+from kfx.record.reading import typed_words
+from kfx.record.search import runs_below
 from kfx.record.verdict import discarded, verdict
 from kfx.report import baselines, run_page
+from kfx.report.compared import of_sweep
+from kfx.report.typed import own_words
 
 QUICK = ["optimizer.iterations=5", "figures=false", "device.precision_check=off"]
 
@@ -62,6 +66,17 @@ def test_a_verdict_says_that_training_was_discarded(ran):
     assert "the test mse stays 2.0000, where training reached 3.0000" in verdict(run)
 
 
+def test_a_verdict_says_in_how_many_folds_training_was_discarded(ran):
+    said = "what training reached was kept in 1 of 5 folds"
+    for initial, one in ((4, 0), (3, 1)):
+        kept = {"initial_kept": initial, "one_length_kept": one, "fits": 5}
+        assert f"which is worse, {said}, on" in verdict(having(ran, "mse", 2.0, 2.5, fall_back=kept))
+        assert said in verdict(having(ran, "mse", 2.0, 2.0, fall_back=kept))
+    for initial, one in ((0, 0), (5, 0), (0, 5)):
+        kept = {"initial_kept": initial, "one_length_kept": one, "fits": 5}
+        assert "what training reached was kept" not in verdict(having(ran, "mse", 2.0, 2.5, fall_back=kept))
+
+
 def test_of_folds_each_is_discarded_or_not():
     folds = {"initial_folds": [{"sigma": 1.0}] * 3, "folds": [{"sigma": 2.0}, {"sigma": 1.0}, {"sigma": 3.0}]}
     metrics = {"fall_back": {"initial_kept": 1, "one_length_kept": 0, "fits": 3}, "parameters": folds}
@@ -98,6 +113,10 @@ def test_a_page_says_why_it_has_no_baseline(in_folder):
     frame.assign(y=0.5 + frame["a"]).to_csv("own.csv", index=False)
     assert "its data have changed: own.csv" in baselines.of_run(run).missing
     assert "Not computed: " in run_page.page([run.directory])
+    place = run_page.view_beside_baselines(run).beside
+    assert place.heads[-1] == "R²#"
+    r2 = {row["kernel"]: row["mean"] for row in run.metrics["evaluation"] if row["metric"] == "r2"}
+    assert [float(row[-1]) for row in place.rows] == pytest.approx([r2["initial"], r2["trained"]], abs=1e-4)
     (in_folder / "own.csv").unlink()
     assert "own.csv" in baselines.of_run(run).missing
 
@@ -105,12 +124,23 @@ def test_a_page_says_why_it_has_no_baseline(in_folder):
 def test_a_page_of_a_run_has_its_verdict_sizes_and_baselines(ran):
     text = re.sub(r"<[^>]+>", "\n", run_page.page([ran.directory]))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    assert verdict(ran, list(baselines.of_run(ran).values.items())) in lines
+    assert verdict(ran, list(baselines.of_run(ran).values.items()), "342") in lines
     for name, value in (("training points", "342"), ("test points", "100"), ("features", "10")):
         assert lines[lines.index(name) + 1] == value
     (trained,) = [row for row in ran.metrics["evaluation"] if (row["kernel"], row["metric"]) == ("trained", "r2")]
     place = lines.index("the trained kernel")
-    assert lines[place + 2] == f"{trained['mean']:.4f}"
+    assert lines[place + 2 : place + 4] == ["342", f"{trained['mean']:.4f}"]
+
+
+def test_a_page_says_that_baselines_have_more_points_than_the_kernel(tmp_path):
+    words = [*QUICK, "evaluation.n_interpolation=[50]", f"hydra.run.dir='{tmp_path / 'r'}'"]
+    run = package.run(words, progress=False)
+    page = run_page.view_beside_baselines(run)
+    assert page.verdict.endswith(", from all 342 training points.")
+    place = page.beside.heads.index("from training points#")
+    assert [row[place] for row in page.beside.rows] == ["342", "342", "50", "50"]
+    folds = package.run([*QUICK, "evaluation=k_fold", f"hydra.run.dir='{tmp_path / 'folds'}'"], progress=False)
+    assert baselines.of_run(folds).points == "273 to 274"
 
 
 def test_a_sweep_has_the_means_of_kfx_compare(kfx, in_folder):
@@ -131,3 +161,32 @@ def test_a_sweep_has_the_means_of_kfx_compare(kfx, in_folder):
 def test_a_sweep_without_seeds_has_no_means(kfx, in_folder):
     assert kfx("run", "-m", "optimizer=none,adam", *QUICK, "hydra.sweep.dir=s")[0] == 0
     assert "Means over seeds" not in run_page.page([in_folder / "s"])
+
+
+def test_a_sweep_over_experiments_names_them_and_compares_rows_of_one_size_only(kfx, in_folder):
+    first, second = "first_light/digits_flow", "first_light/digits_cnngp"
+    words = ["--smoke", f"+experiment={first},{second}", "seed=0,1,2", "figures=false", "hydra.sweep.dir=s"]
+    assert kfx("run", "-m", *words)[0] == 0
+    runs = [package.load_run(found.directory) for found in runs_below(["s"])]
+    typed = [typed_words(run.directory) for run in runs]
+    shown = of_sweep([run.directory for run in runs], own_words(typed))
+    place = [shown.heads.index(name) for name in ("n_interpolation", "experiment")]
+    assert place == [0, 1]
+    sizes = {run.metrics["evaluation"][0]["n_interpolation"] for run in runs}
+    assert [row[:2] for row in shown.rows] == [["10", first], [str(max(sizes)), second]]
+    assert len(sizes) == 2
+    assert shown.heads[2] == "n#"
+    assert [row[2] for row in shown.rows] == ["3", "3"]
+    assert not shown.note
+    assert not any(shown.marks)
+
+
+def test_rows_of_a_sweep_are_compared_with_the_best_of_their_size(kfx, in_folder):
+    words = ["optimizer=none,adam", "evaluation.n_interpolation=[20],[342]", "seed=0,1,2", "hydra.sweep.dir=s"]
+    assert kfx("run", "-m", *words, *QUICK)[0] == 0
+    found = [found.directory for found in runs_below(["s"])]
+    shown = of_sweep(found, own_words([typed_words(directory) for directory in found]))
+    size = shown.heads.index("n_interpolation")
+    assert [row[size] for row in shown.rows] == ["20", "20", "342", "342"]
+    assert shown.note.startswith("not significantly worse than the best of its N_I")
+    assert [shown.marks[0], shown.marks[2]] == ["*", "*"]

@@ -101,6 +101,11 @@ def _rows(run: Run) -> pd.DataFrame:
     return rows if how is None else rows.assign(time=parsed(rows["time"], how))
 
 
+def coordinates(run: Run) -> list[str]:
+    """The names of a series' coordinates; empty where a run has no forecasts."""
+    return _coordinates(read_table(run.directory / "forecasts.csv", COLUMNS))
+
+
 def _coordinates(rows: pd.DataFrame) -> list[str]:
     return [name.removeprefix("truth.") for name in rows.columns if name.startswith("truth.")]
 

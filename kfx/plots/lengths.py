@@ -23,7 +23,7 @@ def of_features(run: Run) -> Figure | None:
 
     Along a feature with a short length the kernel varies fast, and one with a long length hardly matters: ℓ stands at
     each bar. Of several folds the geometric mean, with the range over folds. Lengths that training reached and that
-    were not kept are hollow bars.
+    were not kept are hollow bars; those that reach beyond the axis, which follows the kept ones, have their ℓ there.
     """
     if (found := lengths_of_features(run.directory, run.metrics)) is None:
         return None
@@ -33,35 +33,44 @@ def of_features(run: Run) -> Figure | None:
     order = np.argsort(-(mean if reached is None or np.ptp(mean) else reached), kind="stable")[:_MOST_BARS][::-1]
     labels = [textwrap.fill(literal(names[i]), _LETTERS) for i in order]
     lines = sum(label.count("\n") + 1 for label in labels)
-    picture, (axes,) = figure(height=max(2.4, 0.24 * lines + 1.5))
+    picture, (axes,) = figure(height=max(2.4, (0.24 if reached is None else 0.34) * lines + 1.5))
     rows = np.arange(len(order))
     kept, height, up = ("trained", 0.7, 0.0) if reached is None else ("kept", 0.4, 0.2)
     axes.barh(rows + up, mean[order], color=COLOURS[0], height=height, label=kept)
-    axes.plot(start[order], rows + up, "|", color=INITIAL, markersize=10, markeredgewidth=2.2, label="initial")
-    if reached is not None:
-        hollow: Drawn = {"facecolor": "none", "edgecolor": INITIAL, "linestyle": "--"}
-        axes.barh(rows - up, reached[order], height=height, label="discarded: where training ended", **hollow)
+    marks = start[order]
+    axes.plot(marks, rows + up, "|", color=INITIAL, markersize=10, markeredgewidth=2.2, label="initial", zorder=4)
     ends = mean[order]
     if len(each) > 1:
         low, ends = 1 / each.max(axis=0)[order], 1 / each.min(axis=0)[order]
         axes.hlines(rows + up, low, ends, color=FAINT, label=f"range over {run.unit}s")
+    limit = 1.15 * max(ends.max(), marks.max())
     box: Drawn = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-    place: Drawn = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 8, "bbox": box}
-    for row, end, value in zip(rows + up, ends, mean[order], strict=True):
-        axes.annotate(f"ℓ {1 / value:.3g}", (end, row), color=DATA, **place)
+    place: Drawn = {"textcoords": "offset points", "va": "center", "fontsize": 8, "color": DATA, "bbox": box}
+    beside = np.where((marks > ends) & (marks < ends + 0.2 * limit), marks, ends)  # a mark is not under a number
+    for row, end, value in zip(rows + up, beside, mean[order], strict=True):
+        axes.annotate(f"ℓ {1 / value:.3g}", (end, row), xytext=(6, 0), **place)
+    if reached is not None:
+        hollow: Drawn = {"facecolor": "none", "edgecolor": INITIAL, "linestyle": "--"}
+        left = discarded(run.metrics)
+        of = "" if all(left) else f" in {sum(left)} of {len(left)} {run.unit}s"
+        axes.barh(rows - up, reached[order], height=height, label=f"discarded{of}: where training ended", **hollow)
+        for row, value in zip(rows - up, reached[order], strict=True):
+            if value > limit:
+                axes.annotate(f"ℓ {1 / value:.3g} →", (limit, row), xytext=(-4, 0), ha="right", **place)
     axes.set_yticks(rows, labels)
     more = f" (the {len(order)} largest of {len(mean)})" if len(order) < len(mean) else ""
-    axes.set(xlabel=f"relevance 1/ℓ (ℓ: length){more}", xlim=(0, 1.1 * axes.get_xlim()[1]))
+    axes.set(xlabel=f"relevance 1/ℓ (ℓ: length){more}", xlim=(0, limit))
     headline(picture, title(run))
     legend(picture, axes)
     return picture
 
 
 def _reached(run: Run, names: list[str]) -> np.ndarray | None:
-    """The relevance 1/ℓ at the last iterations of the fits, (features,), their geometric mean; None where the trace has
-    no lengths because they are many."""
+    """The relevance 1/ℓ at the last iterations of the fits that were discarded, (features,), their geometric mean; None
+    where the trace has no lengths because they are many."""
     columns = [f"parameter.lengths.{name}" for name in names]
     if not set(columns) <= set(run.trace.columns):
         return None
     by = run.trace["diagnostic.fold"] if "diagnostic.fold" in run.trace else np.zeros(len(run.trace))
-    return np.exp(-np.log(run.trace.groupby(by)[columns].last()).mean(axis=0)).to_numpy()
+    last = run.trace.groupby(by)[columns].last().to_numpy()
+    return np.exp(-np.log(last[np.array(discarded(run.metrics))[: len(last)]]).mean(axis=0))

@@ -10,15 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from omegaconf import ListConfig
 
-from kfx.files import TableRow
+from kfx.data.series_options import INCREMENT
 from kfx.numerics.formatting import number
+from kfx.plots.forecast import coordinates
 from kfx.plots.style import DATA, OF_KERNELS, TRAINED, figure, headline, legend, literal, title
 from kfx.record.findings import Findings, mean_of
 from kfx.record.reading import Run, read_table
-from kfx.record.verdict import change, discarded, points_tested, right
+from kfx.record.verdict import change, discarded, explained_before_and_after, points_tested, right
 
 _MOST_PANELS = 4
-"""Outputs with a panel each; of more the points share one."""
+"""Outputs that are drawn, the first ones: each has a scale of its own."""
 _MOST_NUMBERS, _MOST_TICKS = 20, 30
 """Classes whose counts are written, and whose numbers are, in a confusion matrix."""
 _BEYOND = 1.0
@@ -50,15 +51,15 @@ def _change_in_words(run: Run) -> str:
     shown = f"{found.metric} {mean_of(pair[0])} → {mean_of(pair[1])}{change(found.metric, before, after, right(run))}"
     if found.metric == "accuracy":
         return shown
-    explained = [number(row["mean"]) for row in _explained(run, found) or ()]
+    explained = [number(row["mean"]) for row in explained_before_and_after(run) or ()]
     of_variance = f", R² {' → '.join(explained)}" if explained else ""
     return f"{shown}{of_variance} · {points_tested(run)} test points"
 
 
-def _explained(run: Run, found: Findings) -> tuple[TableRow, TableRow] | None:
-    """The rows of R² before and after; None for a series, whose R² is that of its forecasts."""
-    is_series = (run.directory / "forecasts.csv").is_file()
-    return None if is_series else found.pair(found.at("r2"))
+def _repeated(run: Run, rows: pd.DataFrame) -> str:
+    """How often each test point is drawn; empty for once."""
+    count, points = int((rows["kernel"] == "trained").sum()), points_tested(run)
+    return f"\n{count} predictions, {count // points} of each test point" if count > points else ""
 
 
 # ---- values
@@ -66,32 +67,40 @@ def _explained(run: Run, found: Findings) -> tuple[TableRow, TableRow] | None:
 
 def _against_truth(run: Run, rows: pd.DataFrame) -> Figure:
     names = [str(name).removeprefix("target") for name in rows if str(name).partition(".")[0] == "target"]
-    is_split = len(names) <= _MOST_PANELS
-    groups = [[name] for name in names] if is_split else [names]
-    columns = min(len(groups), 2)
-    picture, panels = figure(rows=-(-len(groups) // 2), columns=columns, width=5.4 if columns == 1 else 4.4, height=4.9)
-    found = Findings.of(run.metrics)
-    for axes, own in zip(panels, groups, strict=False):
-        _draw_plane(axes, rows, own, _labels(run, found))
+    shown = names[:_MOST_PANELS]
+    columns = min(len(shown), 2)
+    picture, panels = figure(rows=-(-len(shown) // 2), columns=columns, width=5.4 if columns == 1 else 4.4, height=4.9)
+    found, (true, predicted) = Findings.of(run.metrics), _quantity(run)
+    for axes, name in zip(panels, shown, strict=False):
+        _draw_plane(axes, rows, name, _labels(run, found))
+        axes.set(xlabel=true, ylabel=predicted)
         if len(names) > 1:
-            axes.set_title(_output(run, own[0][1:]) if is_split else f"all {len(names)} outputs", fontsize=9)
-    for axes in panels[len(groups) :]:
+            axes.set_title(_output(run, name[1:]), fontsize=9)
+    for axes in panels[len(shown) :]:
         axes.set_axis_off()
-    _titled(picture, run, _change_in_words(run))
+    few = f"\nfirst {len(shown)} of {len(names)} outputs" if len(shown) < len(names) else ""
+    _titled(picture, run, f"{_change_in_words(run)}{_repeated(run, rows)}{few}")
     legend(picture, panels[0], most=1)
     return picture
 
 
 def _output(run: Run, number: str) -> str:
-    """The name of an output, where the config lists the targets by name."""
-    named = run.config.dataset.get("target")
-    is_listed = isinstance(named, ListConfig) and len(named) > int(number)
+    """The name of an output: a coordinate of a series, or a target that the config lists by name."""
+    named = coordinates(run) or run.config.dataset.get("columns") or run.config.dataset.get("target")
+    is_listed = isinstance(named, (list, ListConfig)) and len(named) > int(number)
     return literal(str(named[int(number)])) if is_listed else f"output {number}"
+
+
+def _quantity(run: Run) -> tuple[str, str]:
+    """What is true and what is predicted: values, or for windows of a series the changes from their last values."""
+    dataset = run.config.dataset
+    is_change = "lags" in dataset and dataset.get("target") == INCREMENT
+    return ("true change from the last value", "predicted change") if is_change else ("true value", "predicted value")
 
 
 def _labels(run: Run, found: Findings) -> dict[str, str]:
     """What the legend says of each kernel: its error and R². Where a fit changed nothing one kernel is drawn."""
-    pair, explained = found.pair(found.at()), _explained(run, found)
+    pair, explained = found.pair(found.at()), explained_before_and_after(run)
     shown = {}
     for i, kernel in enumerate(OF_KERNELS):
         of = "" if pair is None else f": {found.metric} {mean_of(pair[i])}"
@@ -100,17 +109,17 @@ def _labels(run: Run, found: Findings) -> dict[str, str]:
     return {"trained": shown["initial"]} if is_same else shown
 
 
-def _draw_plane(axes: Axes, rows: pd.DataFrame, outputs: list[str], labels: dict[str, str]) -> None:
+def _draw_plane(axes: Axes, rows: pd.DataFrame, output: str, labels: dict[str, str]) -> None:
     """Predictions against the truth, those of the initial kernel faint, with the line where both are equal."""
-    true = rows[[f"target{name}" for name in outputs]].to_numpy(dtype=float)
+    true = rows[f"target{output}"].to_numpy(dtype=float)
     low, high = float(np.nanmin(true)), float(np.nanmax(true))
     reach = _BEYOND * ((high - low) or 1.0)
     every = [low, high]
     for kernel, label in labels.items():
         colour, marker, _ = OF_KERNELS[kernel]
         of = (rows["kernel"] == kernel).to_numpy()
-        own = rows.loc[of, [f"prediction{name}" for name in outputs]].to_numpy(dtype=float).ravel()
-        x = true[of].ravel()
+        own = rows.loc[of, f"prediction{output}"].to_numpy(dtype=float)
+        x = true[of]
         if not len(own):
             continue
         shown = np.isfinite(own) & (own >= low - reach) & (own <= high + reach)
@@ -132,7 +141,7 @@ def _draw_plane(axes: Axes, rows: pd.DataFrame, outputs: list[str], labels: dict
     pad = 0.04 * ((max(every) - min(every)) or 1.0)
     limits = (min(every) - pad, max(every) + pad)
     axes.plot(limits, limits, color=DATA, linewidth=0.9, linestyle=":", label="prediction = truth", zorder=1)
-    axes.set(xlim=limits, ylim=limits, aspect="equal", xlabel="true value", ylabel="predicted value")
+    axes.set(xlim=limits, ylim=limits, aspect="equal")
 
 
 # ---- classes
@@ -163,7 +172,7 @@ def _confusion(run: Run, rows: pd.DataFrame) -> Figure:
     which = "" if names or run.config.dataset.name != "table" else ", by its place in the order of names"
     axes.set(xlabel=f"predicted class{which}", ylabel="true class")
     axes.grid(visible=False)
-    _titled(picture, run, _change_in_words(run))
+    _titled(picture, run, f"{_change_in_words(run)}{_repeated(run, rows)}")
     return picture
 
 

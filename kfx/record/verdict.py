@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kfx.files import Document
+from kfx.files import Document, TableRow
 from kfx.numerics.formatting import number
 from kfx.outcomes import Status
 from kfx.record.columns import REJECTED
@@ -13,10 +13,11 @@ from kfx.record.findings import Findings
 from kfx.record.reading import Run, read_table
 
 
-def verdict(run: Run, beside: Sequence[tuple[str, float]] = ()) -> str:
+def verdict(run: Run, beside: Sequence[tuple[str, float]] = (), points: str = "") -> str:
     """One sentence: what training did to the test error or accuracy, and what other predictors have.
 
-    beside: names and values of these predictors, in the same metric. Empty for a run that did not complete, or without
+    beside: names and values of these predictors, in the same metric. points: how many training points they are fitted
+    to, which may be more than N_I. Empty for a run that did not complete, or without
     an evaluation of both kernels.
     """
     found = Findings.of(run.metrics)
@@ -30,10 +31,12 @@ def verdict(run: Run, beside: Sequence[tuple[str, float]] = ()) -> str:
     where = [f"at N_I {max(sizes)}"] if len(set(sizes)) > 1 else []
     where += [f"the mean over {repeats} {several}"] if repeats > 1 else []
     did = _what_training_did(run, found, before, after)
+    where += [kept] if (kept := _kept_in(run)) else []
     where += [f"on {count} test point{'s' if count > 1 else ''}"] if count and "test point" not in did else []
     said = ", ".join([did, *where])
     others = ", ".join(f"{name} {'has ' if i == 0 else ''}{number(value)}" for i, (name, value) in enumerate(beside))
-    return f"{said}{'; ' if others else ''}{others}."
+    fitted = f", from all {points} training points" if others and points else ""
+    return f"{said}{'; ' if others else ''}{others}{fitted}."
 
 
 def _what_training_did(run: Run, found: Findings, before: float, after: float) -> str:
@@ -51,8 +54,19 @@ def _what_training_did(run: Run, found: Findings, before: float, after: float) -
     verb = "raised" if after > before else "reduced" if is_better else "lowered"
     how = change(metric, before, after, right(run))
     worse = "" if is_better else ", which is worse"
-    of_lengths = "" if not kept.get("one_length_kept") else ", whose length for each feature was discarded,"
+    of_lengths = (
+        "" if kept.get("one_length_kept", 0) < kept.get("fits", 1) else ", whose length for each feature was discarded,"
+    )
     return f"Training{of_lengths} {verb} the test {metric} from {number(before)} to {number(after)}{how}{worse}"
+
+
+def _kept_in(run: Run) -> str:
+    """In how many folds what training reached was kept; empty where that is all of them, or the sentence says it."""
+    kept = run.metrics.get("fall_back", {})
+    initial, one, fits = (kept.get(name, 0) for name in ("initial_kept", "one_length_kept", "fits"))
+    if not initial + one or fits in (initial, one):
+        return ""
+    return f"what training reached was kept in {fits - initial - one} of {fits} {run.unit}s"
 
 
 def change(metric: str, before: float, after: float, counts: tuple[int, int, int] | None = None) -> str:
@@ -87,6 +101,13 @@ def right(run: Run) -> tuple[int, int, int] | None:
         return None
     is_right = (before["class"] == before["prediction"]).sum(), (after["class"] == after["prediction"]).sum()
     return int(is_right[0]), int(is_right[1]), len(after)
+
+
+def explained_before_and_after(run: Run) -> tuple[TableRow, TableRow] | None:
+    """The rows of R² before and after training; None for a series, whose R² is that of its forecasts."""
+    found = Findings.of(run.metrics)
+    is_series = (run.directory / "forecasts.csv").is_file()
+    return None if is_series else found.pair(found.at("r2"))
 
 
 def points_tested(run: Run) -> int:

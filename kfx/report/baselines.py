@@ -29,13 +29,15 @@ class Baselines:
 
     values: by name, the mean over folds. explained: the R² of each; empty for classes and for a series. features: the
     number of features of a point; None if the data could not be read. missing: why a value is not there; empty if none
-    is missing.
+    is missing. points: the number of training points that they are fitted to, all there are; `40 to 41` where folds
+    differ.
     """
 
     values: dict[str, float]
     explained: dict[str, float]
     features: int | None = None
     missing: str = ""
+    points: str = ""
 
 
 def of_run(run: Run) -> Baselines:
@@ -54,15 +56,23 @@ def of_run(run: Run) -> Baselines:
     if (own := constant_prediction(parts[0])[0]) != Findings.of(run.metrics).metric:
         return Baselines({}, {}, features, f"they are measured in {own}")
     is_of_classes = parts[0].labels_train is not None
-    constant = "the largest class" if is_of_classes else "the mean of the training targets"
-    values = {constant: [constant_prediction(part)[1] for part in parts]}
+    values = {_constant(parts[0]): [constant_prediction(part)[1] for part in parts]}
     work = len(parts) * len(parts[0].x_train) * features * min(features, len(parts[0].x_train))
     if work <= _MOST_WORK:
         values["a ridge classifier" if is_of_classes else "a ridge regression"] = [_ridge(part) for part in parts]
     missing = "" if work <= _MOST_WORK else f"a ridge model of {len(parts[0].x_train)} × {features} values takes long"
     means = {name: float(np.mean(each)) for name, each in values.items()}
     explained = {} if is_of_classes or parts[0].series is not None else _explained(values, parts)
-    return Baselines(means, explained, features, missing)
+    sizes = sorted({len(part.x_train) for part in parts})
+    return Baselines(means, explained, features, missing, " to ".join(map(str, sizes[:: len(sizes) - 1 or 1])))
+
+
+def _constant(data: Dataset) -> str:
+    """The name of what `constant_prediction` predicts."""
+    if data.labels_train is not None:
+        return "the largest class"
+    is_change = data.series is not None and data.series.windows.is_increment
+    return "the mean change" if is_change else "the mean of the training targets"
 
 
 def _parts(run: Run, config: Config) -> list[Dataset]:

@@ -27,7 +27,7 @@ from kfx.record.findings import Findings, difference_of, held_out, mean_of
 from kfx.record.fitted import lengths_of_features
 from kfx.record.reading import Run, read_environment, typed_words
 from kfx.record.search import each_of, runs_below
-from kfx.record.verdict import points_tested, verdict
+from kfx.record.verdict import explained_before_and_after, points_tested, verdict
 from kfx.report import baselines
 from kfx.report.baselines import Baselines
 from kfx.report.compared import of_sweep
@@ -112,8 +112,8 @@ def view(run: Run, simple: Baselines | None = None) -> View:
         name=_name(run, typed),
         metrics=metrics,
         summary=_summary(run, here),
-        verdict=verdict(run, [] if simple is None else list(simple.values.items())),
-        beside=None if simple is None else _beside(found, simple),
+        verdict=verdict(run) if simple is None else verdict(run, list(simple.values.items()), simple.points),
+        beside=None if simple is None else _beside(run, found, simple),
         command=command_of(metrics, typed),
         again=as_typed(["kfx", "rerun", str(directory)]),
         published=_published(printed_beside(typed_config(run.config), metrics, directory)) if is_printed else None,
@@ -169,22 +169,23 @@ def _sizes(run: Run, features: int | None) -> Table:
     return Table(["size", "number#"], [row for row in rows if row[1]])
 
 
-def _beside(found: Findings, simple: Baselines) -> Table | None:
+def _beside(run: Run, found: Findings, simple: Baselines) -> Table | None:
     """The kernels before and after training beside predictors that know no kernel."""
     if (pair := found.pair(found.at())) is None:
         return None
-    explained = found.pair(found.at("r2")) if simple.explained else None
-    rows = [[name, number(value), number(simple.explained.get(name))] for name, value in simple.values.items()]
+    explained = explained_before_and_after(run)
+    rows = [[n, number(value), simple.points, number(simple.explained.get(n))] for n, value in simple.values.items()]
     for i, name in enumerate(("the untrained kernel", "the trained kernel")):
-        rows.append([name, mean_of(pair[i]), "" if explained is None else mean_of(explained[i])])
-    columns = 3 if explained is not None else 2
-    heads = ["predictor", f"test {found.metric}#", "R²#"][:columns]
+        used = str(pair[i]["n_interpolation"])
+        rows.append([name, mean_of(pair[i]), used, "" if explained is None else mean_of(explained[i])])
+    columns = 4 if explained is not None else 3
+    heads = ["predictor", f"test {found.metric}#", "from training points#", "R²#"][:columns]
     remarks = [f"Not computed: {simple.missing}"] if simple.missing else []
     return Table(heads, [row[:columns] for row in rows], remarks=remarks)
 
 
 def _measured(run: Run, found: Findings) -> tuple[Table, ...]:
-    return _evaluation(found), _held_out(run), _parameters(run, found), _lengths(run)
+    return _evaluation(run, found), _held_out(run), _parameters(run, found), _lengths(run)
 
 
 def _lengths(run: Run) -> Table:
@@ -209,12 +210,14 @@ def _parameters(run: Run, found: Findings) -> Table:
     return Table(["parameter", "before#", "after#"], rows)
 
 
-def _evaluation(found: Findings) -> Table:
-    """The kernels beside each other, by metric and N_I, and by λ where there are several."""
+def _evaluation(run: Run, found: Findings) -> Table:
+    """The kernels beside each other, by metric and N_I, and by λ where there are several. The R² of a series is that of
+    its forecasts, not of the windows whose mse stands there."""
     several = len({place.regularization for place in found.evaluation}) > 1
+    of = {"r2": "r2 of forecasts"} if (run.directory / "forecasts.csv").is_file() else {}
     rows = [
         [
-            at.metric,
+            of.get(at.metric, at.metric),
             str(at.n_interpolation),
             *(["" if at.regularization is None else f"{at.regularization:g}"] if several else []),
             *(mean_of(rows.get(kernel)) for kernel in found.kernels),
