@@ -19,7 +19,7 @@ from kfx.record.reading import Run, read_table
 from kfx.record.verdict import change, discarded, explained_before_and_after, points_tested, right
 
 _MOST_PANELS = 4
-"""Outputs with a panel each; of more the points share one."""
+"""Outputs that are drawn, the first ones: each has a scale of its own."""
 _MOST_NUMBERS, _MOST_TICKS = 20, 30
 """Classes whose counts are written, and whose numbers are, in a confusion matrix."""
 _BEYOND = 1.0
@@ -40,20 +40,27 @@ def _titled(picture: Figure, run: Run, words: str) -> None:
     headline(picture, f"{title(run, of)}\n{words}")
 
 
-def _change_in_words(run: Run) -> str:
+def _change_in_words(run: Run, rows: pd.DataFrame) -> str:
     """The main metric before and after, as `mse 3683.4 → 2813.9 (−24 %), R² 0.4076 → 0.5474 · 100 test points`."""
-    found = Findings.of(run.metrics)
+    found, repeated = Findings.of(run.metrics), _repeated(run, rows)
     if (pair := found.pair(found.at())) is None:
         return ""
     before, after = (row["mean"] for row in pair)
     if before == after and all(discarded(run.metrics)):
-        return f"{found.metric} {mean_of(pair[0])}: what training reached was discarded, the initial kernel is kept"
+        why = "what training reached was discarded, the initial kernel is kept"
+        return f"{found.metric} {mean_of(pair[0])}: {why}{repeated}"
     shown = f"{found.metric} {mean_of(pair[0])} → {mean_of(pair[1])}{change(found.metric, before, after, right(run))}"
     if found.metric == "accuracy":
-        return shown
+        return f"{shown}{repeated}"
     explained = [number(row["mean"]) for row in explained_before_and_after(run) or ()]
     of_variance = f", R² {' → '.join(explained)}" if explained else ""
-    return f"{shown}{of_variance} · {points_tested(run)} test points"
+    return f"{shown}{of_variance}{repeated or f' · {points_tested(run)} test points'}"
+
+
+def _repeated(run: Run, rows: pd.DataFrame) -> str:
+    """How often each test point is drawn; empty for once."""
+    count, points = int((rows["kernel"] == "trained").sum()), points_tested(run)
+    return f"\n{count} predictions, {count // points} of each test point" if count > points else ""
 
 
 # ---- values
@@ -61,19 +68,19 @@ def _change_in_words(run: Run) -> str:
 
 def _against_truth(run: Run, rows: pd.DataFrame) -> Figure:
     names = [str(name).removeprefix("target") for name in rows if str(name).partition(".")[0] == "target"]
-    is_split = len(names) <= _MOST_PANELS
-    groups = [[name] for name in names] if is_split else [names]
-    columns = min(len(groups), 2)
-    picture, panels = figure(rows=-(-len(groups) // 2), columns=columns, width=5.4 if columns == 1 else 4.4, height=4.9)
+    shown = names[:_MOST_PANELS]
+    columns = min(len(shown), 2)
+    picture, panels = figure(rows=-(-len(shown) // 2), columns=columns, width=5.4 if columns == 1 else 4.4, height=4.9)
     found, (true, predicted) = Findings.of(run.metrics), _quantity(run)
-    for axes, own in zip(panels, groups, strict=False):
-        _draw_plane(axes, rows, own, _labels(run, found))
+    for axes, name in zip(panels, shown, strict=False):
+        _draw_plane(axes, rows, name, _labels(run, found))
         axes.set(xlabel=true, ylabel=predicted)
         if len(names) > 1:
-            axes.set_title(_output(run, own[0][1:]) if is_split else f"all {len(names)} outputs", fontsize=9)
-    for axes in panels[len(groups) :]:
+            axes.set_title(_output(run, name[1:]), fontsize=9)
+    for axes in panels[len(shown) :]:
         axes.set_axis_off()
-    _titled(picture, run, _change_in_words(run))
+    few = f"\nfirst {len(shown)} of {len(names)} outputs" if len(shown) < len(names) else ""
+    _titled(picture, run, f"{_change_in_words(run, rows)}{few}")
     legend(picture, panels[0], most=1)
     return picture
 
@@ -103,17 +110,17 @@ def _labels(run: Run, found: Findings) -> dict[str, str]:
     return {"trained": shown["initial"]} if is_same else shown
 
 
-def _draw_plane(axes: Axes, rows: pd.DataFrame, outputs: list[str], labels: dict[str, str]) -> None:
+def _draw_plane(axes: Axes, rows: pd.DataFrame, output: str, labels: dict[str, str]) -> None:
     """Predictions against the truth, those of the initial kernel faint, with the line where both are equal."""
-    true = rows[[f"target{name}" for name in outputs]].to_numpy(dtype=float)
+    true = rows[f"target{output}"].to_numpy(dtype=float)
     low, high = float(np.nanmin(true)), float(np.nanmax(true))
     reach = _BEYOND * ((high - low) or 1.0)
     every = [low, high]
     for kernel, label in labels.items():
         colour, marker, _ = OF_KERNELS[kernel]
         of = (rows["kernel"] == kernel).to_numpy()
-        own = rows.loc[of, [f"prediction{name}" for name in outputs]].to_numpy(dtype=float).ravel()
-        x = true[of].ravel()
+        own = rows.loc[of, f"prediction{output}"].to_numpy(dtype=float)
+        x = true[of]
         if not len(own):
             continue
         shown = np.isfinite(own) & (own >= low - reach) & (own <= high + reach)
@@ -166,7 +173,7 @@ def _confusion(run: Run, rows: pd.DataFrame) -> Figure:
     which = "" if names or run.config.dataset.name != "table" else ", by its place in the order of names"
     axes.set(xlabel=f"predicted class{which}", ylabel="true class")
     axes.grid(visible=False)
-    _titled(picture, run, _change_in_words(run))
+    _titled(picture, run, _change_in_words(run, rows))
     return picture
 
 
