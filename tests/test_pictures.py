@@ -132,6 +132,11 @@ def test_a_picture_says_how_often_points_are_drawn_and_how_many_outputs(tmp_path
     own = [*KINDS["classes"], "evaluation.n_interpolation=[50]", "evaluation.repeats=3"]
     run = kfx.run([*own, f"hydra.run.dir='{tmp_path / 'classes'}'"], progress=False)
     assert evaluation(run).get_suptitle().endswith("\n240 predictions, 3 of each test point")
+    own = [*KINDS["regression"], "evaluation.n_interpolation=[50]", "evaluation.repeats=3"]
+    picture = evaluation(kfx.run([*own, f"hydra.run.dir='{tmp_path / 'values'}'"], progress=False))
+    assert picture.get_suptitle().endswith("\n300 predictions, 3 of each test point")
+    picture.canvas.draw()
+    assert picture.get_tightbbox().width < picture.get_figwidth()
     x = np.random.default_rng(3).normal(size=(80, 6))
     pd.DataFrame(x, columns=list("abcdef")).assign(x=x.sum(axis=1)).to_csv(tmp_path / "many.csv", index=False)
     words = ["dataset=table", f"dataset.path='{tmp_path / 'many.csv'}'", "dataset.target=[a,b,c,d,e]"]

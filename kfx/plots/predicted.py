@@ -40,20 +40,21 @@ def _titled(picture: Figure, run: Run, words: str) -> None:
     headline(picture, f"{title(run, of)}\n{words}")
 
 
-def _change_in_words(run: Run) -> str:
+def _change_in_words(run: Run, rows: pd.DataFrame) -> str:
     """The main metric before and after, as `mse 3683.4 → 2813.9 (−24 %), R² 0.4076 → 0.5474 · 100 test points`."""
-    found = Findings.of(run.metrics)
+    found, repeated = Findings.of(run.metrics), _repeated(run, rows)
     if (pair := found.pair(found.at())) is None:
         return ""
     before, after = (row["mean"] for row in pair)
     if before == after and all(discarded(run.metrics)):
-        return f"{found.metric} {mean_of(pair[0])}: what training reached was discarded, the initial kernel is kept"
+        why = "what training reached was discarded, the initial kernel is kept"
+        return f"{found.metric} {mean_of(pair[0])}: {why}{repeated}"
     shown = f"{found.metric} {mean_of(pair[0])} → {mean_of(pair[1])}{change(found.metric, before, after, right(run))}"
     if found.metric == "accuracy":
-        return shown
+        return f"{shown}{repeated}"
     explained = [number(row["mean"]) for row in explained_before_and_after(run) or ()]
     of_variance = f", R² {' → '.join(explained)}" if explained else ""
-    return f"{shown}{of_variance} · {points_tested(run)} test points"
+    return f"{shown}{of_variance}{repeated or f' · {points_tested(run)} test points'}"
 
 
 def _repeated(run: Run, rows: pd.DataFrame) -> str:
@@ -79,7 +80,7 @@ def _against_truth(run: Run, rows: pd.DataFrame) -> Figure:
     for axes in panels[len(shown) :]:
         axes.set_axis_off()
     few = f"\nfirst {len(shown)} of {len(names)} outputs" if len(shown) < len(names) else ""
-    _titled(picture, run, f"{_change_in_words(run)}{_repeated(run, rows)}{few}")
+    _titled(picture, run, f"{_change_in_words(run, rows)}{few}")
     legend(picture, panels[0], most=1)
     return picture
 
@@ -172,7 +173,7 @@ def _confusion(run: Run, rows: pd.DataFrame) -> Figure:
     which = "" if names or run.config.dataset.name != "table" else ", by its place in the order of names"
     axes.set(xlabel=f"predicted class{which}", ylabel="true class")
     axes.grid(visible=False)
-    _titled(picture, run, f"{_change_in_words(run)}{_repeated(run, rows)}")
+    _titled(picture, run, _change_in_words(run, rows))
     return picture
 
 
