@@ -40,7 +40,7 @@ def test_several_lambdas_are_shown_each_and_the_first_leads_everywhere(kfx, in_f
     rows = run.evaluation.query("kernel == 'trained' and metric == 'mse' and n_interpolation == 40")
     first = rows["value"].iloc[0]
     assert first != rows["value"].iloc[1]
-    table = view(run).measured[0]
+    table = view(run).measured[1]  # after the sizes
     shown = [row[2:] for row in table.rows if row[:2] == ["mse", "40"]]
     assert table.heads == ["metric", "N_I#", "λ#", "initial#", "trained#"]
     assert [row[0] for row in shown] == ["0.001", "0.1"], "a row for each λ"
@@ -55,7 +55,7 @@ def test_the_page_has_the_words_of_the_closing_lines(kfx, in_folder):
     assert kfx("run", *WORDS, "kernel=sum", "objective=nll")[0] == 0
     run = load_run("r")
     lines = run.summary()
-    _, held_out, parameters = view(run).measured
+    _, _, held_out, parameters, *_ = view(run).measured
     assert [row[0] for row in held_out.rows] == ["nll", "rho"]
     for name, before, after in parameters.rows:
         assert f"{name} {before} → {after}" in lines[0] or before == after
