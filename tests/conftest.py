@@ -38,6 +38,12 @@ def one_thread():
     threads.use(1)
 
 
+@pytest.fixture(autouse=True)
+def warns_anew(monkeypatch):
+    """A process warns once about a file: each test is the first that reads its own."""
+    monkeypatch.setattr("kfx.data.files._warned", set())
+
+
 @pytest.fixture
 def own_registry():
     """Options that a test registers are gone after it."""
