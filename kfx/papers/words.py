@@ -50,11 +50,17 @@ def spread_of(measured: Sequence[float], text: str | None) -> str:
     return shown + (f" ± {np.std(measured, ddof=1):.2g}" if len(measured) > 1 else "")
 
 
-def reading(item: Item, part: CommandNumbers) -> str:
-    """The overrides of the reading that agrees best, and what it measured; empty where the command itself does."""
-    if item.reading is None:
+def reading(item: Item) -> str:
+    """What the reading by which the command is judged measured; empty where it did not."""
+    return "" if item.reading is None else spread_of(item.reading.measured, item.printed.text)
+
+
+def agreement(part: CommandNumbers) -> str:
+    """How many of a command's numbers agree with the printed ones, and by which reading; empty for a reading."""
+    if part.is_reading or not part.compared:
         return ""
-    return f"{_change(item.reading.command, part.command)}: {spread_of(item.reading.measured, item.printed.text)}"
+    by = f", read as `{_change(part.judged_by, part.command)}`" if part.judged_by else ""
+    return f"{part.agreeing} of {len(part.compared)} numbers agree{by}"
 
 
 def _change(command: Command, of: Command) -> str:
