@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
 from kfx.config import catalogue
 from kfx.config.nodes import near
 from kfx.config.published import Printed, of_most_overrides, read_published
