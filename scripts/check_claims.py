@@ -40,7 +40,7 @@ def plain(text: str) -> str:
     """The text in one line, with letters for the commands of TeX and without its signs."""
     for command, letter in _LETTERS.items():
         text = re.sub(rf"\\{command}(?![a-z])", letter, text)
-    text = re.sub(r"\|", " ", re.sub(r"</?b>|[${}\\]", "", text))
+    text = re.sub(r"\|", " ", re.sub(r"</?b>|\\mathcal|[${}\\]", "", text))
     return " ".join(text.split()).replace(" ,", ",")
 
 
