@@ -109,8 +109,9 @@ def _bound(path: str, value: object) -> object:
 class Condition(Measured):
     """A relation between a measured quantity and a number or another measured quantity.
 
-    control: whether the condition only has to be met as well, and is no support for the claim. can: whether one seed that
-    meets it is enough. A mapping in place of a number has the settings of the other quantity that differ from this one's.
+    control: whether the condition only has to be met as well, and is no support for the claim. can: whether one seed is
+    enough to meet it. A mapping in place of a number has the settings of the other quantity that differ from those of
+    this one.
     """
 
     control: bool = flag(False, "whether it is a control, which is no support for the claim")
