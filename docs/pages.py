@@ -122,7 +122,11 @@ def main() -> int:
     wrong = 0
     for path in pages():
         name, text = path.relative_to(ROOT), path.read_text()
-        if (new := written(text)) != text:
+        try:
+            new = written(text)
+        except ValueError as error:
+            sys.exit(f"{name}: {error}")
+        if new != text:
             wrong += parsed.check
             print(f"{name}: {'not as the tables have it; run python docs/pages.py' if parsed.check else 'written'}")
             if not parsed.check:

@@ -102,29 +102,27 @@ def published(question: str) -> Found:
 def images(question: str) -> Found:
     """The tables `accuracies` and `gains` of scripts/compare_pooled.py, or by how many standard errors its accuracies
     are `farthest` from the published ones."""
-    import compare_pooled
+    import compare_pooled as pooled
 
-    return {"accuracies": compare_pooled.table, "gains": compare_pooled.gains, "farthest": compare_pooled.farthest}[
-        question
-    ]()
+    return {"accuracies": pooled.table, "gains": pooled.gains, "farthest": pooled.farthest}[question]()
 
 
-def quoted(question: str) -> Found:
-    """`PAGE, WORDS`: the number behind these words on a page that a script writes; `PAGE, ROW, COLUMN`: a cell of a
-    table, where the row is the first cell or cells, with blanks between."""
-    page, *rest = question.split(", ")
-    text = (ROOT / page).read_text()
-    if len(rest) == 1:
-        found = re.findall(rf"(?<!\w){re.escape(rest[0])} (\d+(?:\.\d+)?)(?!\w|\.\d)", " ".join(text.split()))
-    else:
-        found = list(_cells(text, *rest))
+def cell(question: str) -> Found:
+    """`PAGE, ROW, COLUMN`: a cell of a table of another page or section, where the row is the first cell, or the first
+    two with a blank between."""
+    page, row, column = question.split(", ")
+    found = []
+    for table in re.findall(r"^\|.*\n\|[-:| ]+\|\n(?:\|.*\n)+", (ROOT / page).read_text(), re.MULTILINE):
+        head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+        if column in head:
+            found += [each[head.index(column)] for each in rows if row in (each[0], " ".join(each[:2]))]
     if len(found) != 1:
-        raise ValueError(f"{question}: {len(found)} numbers, expected one")
+        raise ValueError(f"{len(found)} cells, expected one")
     return found[0]
 
 
 SOURCES: dict[str, Callable[[str], Found]] = {
-    each.__name__: each for each in (forecasts, tables, performance, reproduction, claims, published, images, quoted)
+    each.__name__: each for each in (forecasts, tables, performance, reproduction, claims, published, images, cell)
 }
 
 
@@ -225,16 +223,3 @@ def _counts(experiment: str | None = None) -> Counter:
 
     entries = gather(REPRODUCTION, None if experiment is None else [experiment], is_checked=False)
     return sum((entry.counts() for entry in entries), Counter())
-
-
-def _cells(text: str, row: str, column: str) -> list[str]:
-    """The cells of the tables of a page in this row and column."""
-    found = []
-    for table in re.findall(r"^\|.*\n\|[-:| ]+\|\n(?:\|.*\n)+", text, re.MULTILINE):
-        head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
-        found += [
-            cells[head.index(column)]
-            for cells in rows
-            if column in head and any(" ".join(cells[:k]) == row for k in (1, 2, 3))
-        ]
-    return found

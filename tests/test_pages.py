@@ -59,8 +59,8 @@ def test_a_table_is_written_behind_its_comment(pages, monkeypatch):
         "reproduction: darcy/boston_flow, trained accuracy",
         "reproduction: darcy/boston_flow sampler.batch_size=7, trained mse",
         "published: nearly reproduced",
-        "quoted: docs/when_rho.md, the test error",
-        "quoted: docs/when_rho.md, ρ, Newton",
+        "cell: docs/when_rho.md, ρ, Newton",
+        "cell: docs/when_rho.md, ρ",
         "nothing: at all",
     ],
 )
