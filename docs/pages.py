@@ -24,7 +24,7 @@ import sources
 
 ROOT = sources.ROOT
 _NUMBER = r"(?<![\w.])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
-_SOURCED = re.compile(rf"({_NUMBER}(?: ± {_NUMBER})?|\*[^*\n]+\*)<!-- (\w+): (.+?) -->")
+_SOURCED = re.compile(rf"({_NUMBER}(?:\s+±\s+{_NUMBER})?|\*[^*\n]+\*)<!-- (\w+): (.+?) -->")
 SOURCE_OF_TABLE = re.compile(r"<!-- (\w+): (.+?) -->")
 _TABLE = re.compile(rf"^({SOURCE_OF_TABLE.pattern}\n)(?:\|.*\n)+", re.MULTILINE)
 _BY_SCRIPT = re.compile(r"`python\s+scripts/[^`]*--page`\s+writes\s+this\s+page")
@@ -81,8 +81,8 @@ def _like(shown: str, found: sources.Found) -> str:
     """What a source says, with the digits and the sign of what is shown."""
     if isinstance(found, str):
         return f"*{found}*" if shown.startswith("*") else found
-    values = found if isinstance(found, tuple) else (found,)
-    return " ± ".join(_digits(*each) for each in zip(shown.split(" ± "), values, strict=False))
+    values = iter(found if isinstance(found, tuple) else (found,))
+    return re.sub(_NUMBER, lambda at: _digits(at[0], next(values)), shown)
 
 
 def _digits(shown: str, value: float) -> str:

@@ -171,8 +171,9 @@ def _of_command(command: str, asked: str) -> pd.Series:
     rows = rows[(rows["kernel"] == kernel) & (rows["statistic"] == "mean")].dropna(subset="measured")
     rows = rows[rows["n_interpolation"].fillna(-1) == float(n or -1)]
     found = rows[rows["metric"] == metric]["measured"]
-    if metric == "error":
-        found = 100 * (found if len(found) else 1 - rows[rows["metric"] == "accuracy"]["measured"])
+    if metric in ("error", "head_error"):
+        right = rows[rows["metric"] == metric.replace("error", "accuracy")]["measured"]
+        found = 100 * (found if len(found) else 1 - right)
     if found.empty:
         raise ValueError(f"{command}, {asked}: not measured")
     return found

@@ -37,12 +37,12 @@ def test_a_number_keeps_its_digits_and_sign(pages, monkeypatch):
     said = {"one": 12.345, "two": (0.7182, 0.0459), "cell": "4.20", "small": 0.000123, "less": -2.71, "word": "differs"}
     monkeypatch.setitem(pages.sources.SOURCES, "said", said.__getitem__)
     text = (
-        "1.0<!-- said: one --> 1<!-- said: one --> %, +1.00<!-- said: one -->, 1.00 ± 0.1<!-- said: two -->, "
+        "1.0<!-- said: one --> 1<!-- said: one --> %, +1.00<!-- said: one -->, 1.00\n± 0.1<!-- said: two -->, "
         "0.2<!-- said: two -->, 7<!-- said: cell -->, 1.0e-02<!-- said: small -->, 3.1<!-- said: less -->, "
         "*a b*<!-- said: word -->"
     )
     shown = pages.re.sub(r"<!--.*?-->", "", pages.written(text))
-    assert shown == "12.3 12 %, +12.35, 0.72 ± 0.0, 0.7, 4.20, 1.2e-04, −2.7, *differs*"
+    assert shown == "12.3 12 %, +12.35, 0.72\n± 0.0, 0.7, 4.20, 1.2e-04, −2.7, *differs*"
 
 
 def test_a_table_is_written_behind_its_comment(pages, monkeypatch):
