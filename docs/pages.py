@@ -40,16 +40,17 @@ _NOT_MEASURED = {
     "formula": r"\$[^$]*\$",
     "link": r"\]\([^)]*\)",
     "number of a paper": rf"published: {_NUMBER}(?: %)?",
-    "part of a paper": r"(?:Tables?|Figs?\.|eqs?\.|sections?|§|wines \() ?[\d.]+(?:(?:, | and | to )[\d.]+)*",
+    "part of a paper": r"(?:Tables?|Figs?\.|eqs?\.|sections?|§) ?[\d.]+(?:(?:, | and | to )[\d.]+)*",
     "version": r"\b(?:jax|Python|neural-tangents|Apache)[ -](?:< )?\d[\d.]*",
-    "setting": rf"(?:=|from σ =) {_NUMBER}(?: %)?",
+    "setting of a symbol": rf"(?:(?<=\b\w)|(?<=[$²])) = {_NUMBER}",
 }
 """What looks like a measurement and is none: the kinds of numbers that are left out, by name."""
 _WITHOUT = re.compile("|".join(_NOT_MEASURED.values()))
 _SETTINGS = re.compile(r"^\|[^\n]*\b(?:setting|key|meaning|choose|architecture)\b[^\n]*\|$", re.MULTILINE)
 """The head of a table of settings."""
 
-_FENCE = re.compile(r"^```(\w*).*?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_LINE = re.compile(r"^(?:\$ )?(?:kfx|python|bash) ", re.MULTILINE)
 _LINES = "⌘"
 """Stands for a block with lines of commands."""
 _COMMAND = re.compile(
@@ -66,23 +67,24 @@ def pages() -> list[Path]:
 def written(text: str) -> str:
     """Return the text of a page with its numbers and tables as the sources have them; ValueError for a comment that
     none of them answers."""
-    text = _SOURCED.sub(lambda at: _like(at[1], _asked(at[2], at[3])) + at[0][len(at[1]) :], text)
-    return _TABLE.sub(lambda at: f"{at[1]}{_asked(at[2], at[3])}\n", text)
+    text = _SOURCED.sub(lambda at: _said(at[2], at[3], at[1]) + at[0].removeprefix(at[1]), text)
+    return _TABLE.sub(lambda at: f"{at[1]}{_said(at[2], at[3], '')}\n", text)
 
 
-def _asked(source: str, question: str) -> sources.Found:
+def _said(source: str, question: str, shown: str) -> str:
+    """What a source says, with the digits and the sign of what is shown."""
     try:
-        return sources.SOURCES[source](question)
+        found = sources.SOURCES[source](question)
     except (LookupError, ValueError, OSError) as error:
         raise ValueError(f"<!-- {source}: {question} -->: {error}") from None
-
-
-def _like(shown: str, found: sources.Found) -> str:
-    """What a source says, with the digits and the sign of what is shown."""
     if isinstance(found, str):
         return f"*{found}*" if shown.startswith("*") else found
-    values = iter(found if isinstance(found, tuple) else (found,))
-    return re.sub(_NUMBER, lambda at: _digits(at[0], next(values)), shown)
+    values = found if isinstance(found, tuple) else (found,)
+    numbers = re.findall(_NUMBER, shown)
+    if not 1 <= len(numbers) <= len(values):
+        raise ValueError(f"<!-- {source}: {question} -->: {found} in place of {shown or 'a table'}")
+    of = iter(values)
+    return re.sub(_NUMBER, lambda at: _digits(at[0], next(of)), shown)
 
 
 def _digits(shown: str, value: float) -> str:
@@ -97,12 +99,11 @@ def without_source(text: str) -> Iterator[str]:
     if _BY_SCRIPT.search(text):
         return
     text = _TABLE.sub("", _SOURCED.sub("", text))
-    text = _FENCE.sub(lambda at: f"\n{_LINES if re.search('^(kfx|python) ', at[2], re.MULTILINE) else ''}\n", text)
-    parts = [" \n" + part for part in re.split(r"\n\s*\n|\n(?=- |#)", text)]
-    for before, part, after in zip(["", *parts], parts, [*parts[1:], ""], strict=False):
-        is_table = part.lstrip().startswith("|")
-        beside = part + "".join(each for each in (before, after) if is_table or each.strip() == _LINES)
-        if part.lstrip().startswith("#") or _SETTINGS.search(part) or _names_a_command(beside):
+    text = _FENCE.sub(lambda at: f"\n{_LINES * bool(_LINE.search(at[1]))}\n", text)
+    parts = [part.strip() for part in re.split(r"\n\s*\n|\n(?=- |#)", text)]
+    for before, part, after in zip(["", *parts[:-1]], parts, [*parts[1:], ""], strict=True):
+        beside = [part, *(each for each in (before, after) if part.startswith("|") or each == _LINES)]
+        if part.startswith("#") or _SETTINGS.search(part) or any(map(_names_a_command, beside)):
             continue
         words = " ".join(part.split())
         if found := [at[0].strip() for at in _MEASURED.finditer(_WITHOUT.sub(" ", words))]:

@@ -62,11 +62,12 @@ def test_a_table_is_written_behind_its_comment(pages, monkeypatch):
         "cell: docs/when_rho.md, ρ, Newton",
         "cell: docs/when_rho.md, ρ",
         "nothing: at all",
+        "forecasts: one step: rho",
     ],
 )
 def test_a_comment_that_no_source_answers_is_named(pages, comment):
     with pytest.raises(ValueError, match=f"^<!-- {comment} -->: "):
-        pages.written(f"1.0<!-- {comment} -->")
+        pages.written(f"1.0 ± 0.1<!-- {comment} -->")
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,7 @@ def test_a_comment_that_no_source_answers_is_named(pages, comment):
         "The mean is 4 ± 1.",
         "It is 3 times as fast.",
         "It falls by a factor of 100.",
+        "The accuracy = 0.25.",
         "It is better on 5 of 6 tables.",
         "It is 4 to 8 MB.",
         "From λ = 1e-4 the error falls to 0.25.",
