@@ -67,14 +67,15 @@ package: $(STAMP)  ## build the distribution, check it, and run the wheel alone
 # The wheel alone, without a development tool or an extra; torch is what TORCH says, for instance TORCH=torch==2.13.0
 WHEEL_TESTS := hypothesis>=6.100 pytest>=8 pytest-timeout>=2.3 pytest-xdist>=3.5
 newest: TORCH ?= torch
-newest: PYTHON := $(shell command -v python3.14 || command -v python3.13 || command -v python3.12 || echo $(PYTHON))
+first = $(or $(shell for each in $(1); do $$each -c "" 2> /dev/null && echo $$each && break; done),$(PYTHON))
+newest: PYTHON := $(call first,python3.14 python3.13 python3.12)
 newest:  ## test the wheel with the newest versions of all it needs, on the newest Python at hand
 	rm -rf dist/$@ && $(PYTHON) -m venv dist/$@/.venv
 	dist/$@/.venv/bin/pip install --quiet --disable-pip-version-check $(TORCH) . $(patsubst %,'%',$(WHEEL_TESTS))
 	$(test-wheel)
 
 oldest: TORCH ?=
-oldest: PYTHON := $(shell command -v python3.11 || echo $(PYTHON))
+oldest: PYTHON := $(call first,python3.11)
 oldest: OTHERS_WARN := -W ignore::DeprecationWarning -W ignore::FutureWarning  # these versions, of those that they meet
 oldest:  ## test the wheel with the lowest versions that pyproject.toml states
 	rm -rf dist/$@ && $(PYTHON) -m venv dist/$@/.venv

@@ -92,13 +92,14 @@ def test_parameters_and_predictions_are_those_of_a_run(kfx, halves, name):
     train, test = halves
     flow_or = KernelFlowRegressor(**settings, random_state=3).set_params(optimizer__iterations=6)
     flow_or.fit(train.drop(columns="target").to_numpy(), train["target"])
-    assert are_equal(flow_or.kernel_.parameters, run.kernel.parameters), "bit for bit"
+    for name_of, value in run.kernel.parameters.items():  # the last bits of two calls differ with some BLAS
+        np.testing.assert_allclose(flow_or.kernel_.parameters[name_of], value, rtol=1e-9)
     columns = ["iteration", "rho", "objective", "regularization", "kernel_evaluations"]
-    assert flow_or.trace_[columns].equals(run.trace[columns])
+    pd.testing.assert_frame_equal(flow_or.trace_[columns], run.trace[columns], rtol=1e-9)
     with np.load("r/predictions.npz") as stored:
         expected = next(stored[key] for key in stored.files if key.startswith("trained/300/0") and key.endswith("mean"))
     predicted = flow_or.predict(test.drop(columns="target").to_numpy())
-    assert np.array_equal(predicted, expected[:, 0]) or (name == "flow" and np.allclose(predicted, expected[:, 0]))
+    np.testing.assert_allclose(predicted, expected[:, 0], rtol=1e-5 if name == "flow" else 1e-9)
 
 
 def test_classes_are_those_of_a_run_on_images(kfx, in_folder):

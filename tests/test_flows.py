@@ -128,6 +128,9 @@ def test_step_rules():
     assert StepRule("relative_to_largest", 0.1).step(x, speeds, 0) == pytest.approx(0.1 * 5 / 9)
     assert StepRule("constant", 0.1).step(x, speeds, 0) == 0.1
     assert relative.step(x, torch.zeros(3), 0) == np.inf
+    slow = torch.tensor([9.0, 2e-7, 0.1])  # the second counts as one of speed 1
+    assert StepRule("relative", 0.1, unit_below=1e-6).step(x, slow, 0) == pytest.approx(0.1 * 5)
+    assert relative.step(x, slow, 0) == pytest.approx(0.1 * 10)
     decaying = StepRule("constant", 0.1, decay_after=1000)
     assert [decaying.step(x, speeds, n - 1) for n in (1, 1000, 4000)] == pytest.approx([0.1, 0.1, 0.05])
 

@@ -18,13 +18,13 @@ from kfx.experiment.compose import composed, of_job, without_hydra
 from kfx.experiment.config import settled
 from kfx.experiment.sweeps import parse
 from kfx.outcomes import ConfigError, RecordError
-from kfx.papers import claims, logged, pages, tables, words
+from kfx.papers import claims, logged, numbers, pages, tables, words
 from kfx.papers.claims import Standing
 from kfx.papers.missing import Missing
 from kfx.papers.numbers import FOLDER, gather, of_command, read_notes
 from kfx.papers.studies import read as read_study
 from kfx.papers.tables import Command
-from kfx.papers.verdict import RANKED, Verdict, half_a_digit, verdict
+from kfx.papers.verdict import Verdict, half_a_digit, verdict
 from kfx.report.measured import measured_as
 
 ROOT = Path(__file__).parent.parent
@@ -125,7 +125,8 @@ def test_digits_are_kept_as_they_are_printed():
 
 
 def test_an_experiment_that_builds_on_another_has_its_numbers():
-    assert read_published("darcy/fig_2_15_gradient") == read_published("darcy/fig_2_14_sample_proportion")
+    every_seed = "khalid/three_bumps_prediction_every_seed"
+    assert read_published(every_seed) == read_published("khalid/three_bumps_prediction")
 
 
 @pytest.mark.parametrize(
@@ -157,15 +158,25 @@ def test_a_change_in_the_published_direction_is_told_from_others():
     assert verdict("5.0", [7.0], before=(10.0, [])) is Verdict.DIFFERS
 
 
-def test_the_reading_that_agrees_best_gives_the_verdict(entries):
-    found = [item for entry in entries for part in entry.parts for item in part.items if item.reading is not None]
-    assert found
-    for item in found:
-        number = float(item.printed.text)
-        assert abs(sum(item.reading.measured) / len(item.reading.measured) - number) < max(
-            abs(sum(item.measured) / len(item.measured) - number), abs(number)
-        )
-        assert item.verdict in RANKED[:-1]
+def test_one_reading_judges_all_numbers_of_a_command(entries):
+    judged = [(entry, part) for entry in entries for part in entry.parts if part.judged_by]
+    assert judged
+    for entry, part in judged:
+        (reading,) = (each for each in entry.parts if each.command == part.judged_by)
+        by_place = {(item.printed.place, item.printed.source): item.verdict for item in reading.items}
+        found = [item for item in part.items if item.reading is not None]
+        assert {item.reading.command for item in found} == {part.judged_by}
+        assert all(item.verdict is by_place[item.printed.place, item.printed.source] for item in found)
+        own = numbers._part(part.command, read_published(entry.experiment), part.table, False, False)
+        assert numbers._agreement(part.compared) > numbers._agreement(own.compared)
+        assert part.agreeing >= own.agreeing
+
+
+def test_accuracies_are_compared_as_errors():
+    assert verdict("0.9935", [0.9881]) is Verdict.CLOSE
+    assert verdict("0.9935", [0.9881], is_accuracy=True) is Verdict.DIFFERS
+    assert verdict("0.9935", [0.99354], is_accuracy=True) is Verdict.REPRODUCED
+    assert verdict("0.9", [0.8], is_accuracy=True, before=(0.5, [0.4])) is Verdict.DIRECTION
 
 
 def test_a_command_has_the_numbers_of_the_most_overrides_that_it_holds():
@@ -233,6 +244,8 @@ def condition(**more):
         ([condition(below=9), condition(above=5, control=True)], Standing.PARTLY),
         ([condition(below=9), condition(below=9, control=True)], Standing.HOLDS),
         ([condition(below=9, control=True)], Standing.NOT_RUN),
+        ([condition(metric="alone", above=5)], Standing.UNDECIDED),  # a single seed does not refute
+        ([condition(metric="alone", below=5)], Standing.HOLDS),
     ],
 )
 def test_a_claim_stands_as_its_conditions_do(conditions, expected):
@@ -240,7 +253,8 @@ def test_a_claim_stands_as_its_conditions_do(conditions, expected):
         "mse": [1, 1, 2.2, 2.7, 2.8],
         "mae": [4, 4, 4, 4, 4],
         "accuracy": [0.74, 0.75, 0.76, 0.75, 0.75],
-        "broken": [float("nan")],
+        "broken": [float("nan"), float("nan")],
+        "alone": [1],
     }
     assert standing(conditions, **values).standing is expected
 

@@ -17,7 +17,7 @@ from kfx.outcomes import ConfigError, DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-DAY = np.timedelta64(1, "D")
+DAY, _MONTH = np.timedelta64(1, "D"), np.timedelta64(1, "M")
 _MOST_COMPARED = 1000
 ISO = "ISO8601"
 """Of dates that are not all written in the same way, but all as the standard has it."""
@@ -107,7 +107,7 @@ class Step:
             return np.busday_offset(last.astype("M8[D]"), ahead, roll="forward") + (last - last.astype("M8[D]"))
         place = _place_in_month(at)
         assert place is not None
-        return place((last.astype("M8[M]") + ahead * int(self.count)).astype("M8[M]"))
+        return place((last.astype("M8[M]") + ahead * int(self.count) * _MONTH).astype("M8[M]"))
 
 
 def _are_rounded(at: np.ndarray, step: float) -> bool:
@@ -137,7 +137,7 @@ def _place_in_month(at: np.ndarray) -> Callable[[np.ndarray], np.ndarray] | None
     if (place < _FEW_DAYS).all():
         return lambda m: np.busday_offset(m.astype("M8[D]"), 0, roll="forward") + hour
     if (length - place <= _FEW_DAYS).all():
-        return lambda m: np.busday_offset((m + 1).astype("M8[D]"), -1, roll="forward") + hour
+        return lambda m: np.busday_offset((m + _MONTH).astype("M8[D]"), -1, roll="forward") + hour
     return None
 
 
@@ -147,7 +147,7 @@ _FEW_DAYS = 5
 
 def _length(months: np.ndarray) -> np.ndarray:
     """The numbers of days of months."""
-    return ((months + 1).astype("M8[D]") - months.astype("M8[D]")).astype(int)
+    return ((months + _MONTH).astype("M8[D]") - months.astype("M8[D]")).astype(int)
 
 
 def step_of(series: Sequence[np.ndarray]) -> Step | None:
@@ -239,7 +239,7 @@ _HOW = "; say how dates are written, as dataset.date_format=%d.%m.%Y"
 
 
 def _rises(series: Sequence[np.ndarray]) -> bool:
-    return all((np.diff(at) > np.timedelta64(0)).all() for at in series)
+    return all((at[1:] > at[:-1]).all() for at in series)
 
 
 def _split(at: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:

@@ -35,11 +35,13 @@ class StepRule:
         §8.1, prints); `absolute`, the largest with ‖εv_i‖ ≤ size; `constant`, ε = size.
     decay_after: n₀, from which on layer n has size √(n₀ / n) (Owhadi & Yoo 2019, §7.1: 10 % and n₀ = 1000); None for no
         decay.
+    unit_below: speed ‖v_i‖ below which a point counts as one of speed 1, as in the public code of Darcy 2020.
     """
 
     rule: str = "relative"
     size: float = 0.01
     decay_after: int | None = None
+    unit_below: float = 0.0
 
     def step(self, x: torch.Tensor, speeds: Norms, layer: int) -> float:
         """ε for the points x, (n, …), in layer n = `layer` + 1; infinite if no point moves. speeds: norms of their
@@ -49,6 +51,8 @@ class StepRule:
             size *= math.sqrt(self.decay_after / n)
         if self.rule == "constant":
             return size
+        if self.unit_below > 0:
+            speeds = speeds + (1 - speeds) * (speeds < self.unit_below)
         if self.rule != "relative":
             largest = float(speeds.max())
             size *= float(norms_of(x).max()) if self.rule == "relative_to_largest" else 1.0

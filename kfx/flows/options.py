@@ -32,6 +32,9 @@ class FlowSection(Option):
         "bound on |step v| in an Euler step; relative: step_size |x| for each point; relative_to_largest: "
         "step_size max |x|; absolute: step_size; constant: none, the step is step_size",
     )
+    unit_below: float = number(
+        0.0, ">= 0", "speed below which a point counts in step_rule as one of speed 1 (1e-6 in Darcy's code); 0: never"
+    )
     step_size: float = number(0.01, "> 0", "size of the bound in step_rule; with step_rule=constant, the step itself")
     step_over: str = word(
         "batch | all", "points for which the bound of step_rule holds: the batch, or all training points"
@@ -125,7 +128,7 @@ class FlowOption(OptimizerOption):
         from kfx.flows.layers import StepRule
 
         node, _ = _sections(config)
-        rule = StepRule(node.step_rule, node.step_size, node.decay_after)
+        rule = StepRule(node.step_rule, node.step_size, node.decay_after, node.unit_below)
         return {"rule": rule, "over": node.step_over, "test_step": node.test_step}
 
     def check(self, config: ConfigView) -> None:

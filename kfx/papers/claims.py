@@ -26,6 +26,7 @@ from kfx.yaml_file import read_yaml
 FILE, STUDIES = "claims.yaml", "studies"
 _MOST, _FEW = 0.8, 0.2  # as templates/rules.md says
 _NEAR = 0.1  # likewise
+_WORDS = 15
 COMPLEMENTS = {"error": "accuracy", "head_error": "head_accuracy"}
 """Errors and the accuracies that tables may have in their place."""
 RELATIONS: dict[str, Callable[[float, float], bool]] = {
@@ -140,9 +141,11 @@ class Claim(Option):
 
     claim: str = ranged("", "a sentence", lambda v: v != "", "what the paper says")
     source: str = ranged("", "text", lambda v: v != "", "paper, section, table or figure")
+    quote: str = ranged("", "at most 15 words", lambda v: len(v.split()) <= _WORDS, "the paper's own words")
     conditions: Several = nested(  # noqa: RUF009
         [], "a list of conditions", lambda path, value: _conditions(path, value), "all of what must hold"
     )
+    unprinted: str = ranged("", "text", lambda v: True, "settings that decide, and that the paper does not print")
     reason: str = ranged("", "text", lambda v: True, "why the verdict is as it is, or what a measurement needs")
     command: str = ranged("", "text", lambda v: True, "the command that tests it, where no condition names one")
 
@@ -227,7 +230,7 @@ def tested(claims: Sequence[Claim], measured: Measurements) -> list[Tested]:
     found = []
     for claim in claims:
         outcomes = [_outcome(condition, measured) for condition in claim.conditions]
-        found.append(Tested(claim, _standing(outcomes), outcomes))
+        found.append(Tested(claim, _standing(claim, outcomes), outcomes))
     return found
 
 
@@ -239,7 +242,7 @@ def _outcome(condition: Condition, measured: Measurements) -> Outcome:
     return Outcome(condition, [one for one, _ in pairs], [other for _, other in pairs], holds)
 
 
-def _standing(outcomes: Sequence[Outcome]) -> Standing:
+def _standing(claim: Claim, outcomes: Sequence[Outcome]) -> Standing:
     measured = [outcome for outcome in outcomes if outcome.share is not None]
     shares = np.array([outcome.share for outcome in measured if not outcome.condition.control])
     if not len(shares):
@@ -248,5 +251,6 @@ def _standing(outcomes: Sequence[Outcome]) -> Standing:
     if met.all() and all((outcome.share or 0.0) >= _MOST for outcome in measured):
         return Standing.HOLDS
     if failed.all():
-        return Standing.FAILS
+        several = max(len(outcome.holds) for outcome in measured) > 1
+        return Standing.FAILS if several and not claim.unprinted else Standing.UNDECIDED
     return Standing.PARTLY if met.any() else Standing.UNDECIDED

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
 from kfx.config import catalogue
 from kfx.config.nodes import near
 from kfx.config.published import Printed, of_most_overrides, read_published
@@ -17,7 +15,7 @@ from kfx.experiment.compose import of_job
 from kfx.outcomes import ConfigError, RecordError
 from kfx.papers import tables
 from kfx.papers.tables import Command, Table
-from kfx.papers.verdict import RANKED, Verdict, verdict
+from kfx.papers.verdict import AGREE, RANKED, Verdict, verdict
 from kfx.report.measured import SHARES
 from kfx.yaml_file import read_yaml
 
@@ -60,7 +58,7 @@ class Reading:
 class Item:
     """A published number and its measurements.
 
-    deviation: the published one. reading: the one that agrees best with the number, if the command itself agrees less;
+    deviation: the published one. reading: what another reading of the text measured, if the command is judged by it;
     the verdict is then that of the reading.
     """
 
@@ -76,7 +74,8 @@ class CommandNumbers:
     """The numbers of one command.
 
     is_reading: whether the command is a variant of the one for which the numbers were printed. changed: settings that
-        have changed since its table was measured.
+        have changed since its table was measured. judged_by: the reading that agrees best with all of the numbers; None
+        if that is the command itself.
     """
 
     command: Command
@@ -84,6 +83,17 @@ class CommandNumbers:
     table: Table | None
     is_reading: bool = False
     changed: Sequence[str] = ()
+    judged_by: Command | None = None
+
+    @property
+    def compared(self) -> list[Item]:
+        """The items whose measurements can agree with a printed number."""
+        return [item for item in self.items if item.verdict in RANKED and item.printed.text is not None]
+
+    @property
+    def agreeing(self) -> int:
+        """How many of them agree."""
+        return sum(item.verdict in AGREE for item in self.compared)
 
 
 @dataclass(frozen=True)
@@ -197,27 +207,33 @@ def _entry(
     others = {command: table for command, table in own.items() if command not in asked}
     readings = [_part(command, printed, table, True, is_checked) for command, table in others.items()]
     parts = [_part(command, printed, own.get(command), False, is_checked) for command in asked]
-    parts = [replace(part, items=[_best(item, readings) for item in part.items]) for part in parts]
+    parts = [_judged(part, readings) for part in parts]
     return Entry(experiment, catalogue.description("experiment", experiment), [*parts, *readings], remark)
 
 
-def _best(item: Item, readings: Sequence[CommandNumbers]) -> Item:
-    """The item with the verdict of the reading that agrees best; its own where no reading agrees better."""
-    if item.verdict not in RANKED or item.printed.text is None:
+def _judged(part: CommandNumbers, readings: Sequence[CommandNumbers]) -> CommandNumbers:
+    """The numbers of a command with the verdicts of one reading, that with which most of them agree; the command's own
+    where no reading agrees with more."""
+    best, most = part, _agreement(part.compared)
+    for reading in readings:
+        by_number = {id(other.printed): other for other in reading.compared}
+        items = [_by_reading(item, by_number.get(id(item.printed)), reading.command) for item in part.items]
+        judged = replace(part, items=items, judged_by=reading.command)
+        if part.compared and by_number and _agreement(judged.compared) > most:
+            best, most = judged, _agreement(judged.compared)
+    return best
+
+
+def _by_reading(item: Item, other: Item | None, command: Command) -> Item:
+    if other is None:
         return item
-    number = float(item.printed.text)
-    found = [
-        (RANKED.index(other.verdict), -len(other.measured), abs(float(np.mean(other.measured)) - number), other, part)
-        for part in readings
-        for other in part.items
-        if other.printed == item.printed and other.verdict in RANKED
-    ]
-    if not found:
-        return item
-    rank, *_, other, part = min(found, key=lambda each: each[:3])
-    if rank >= RANKED.index(item.verdict):
-        return item
-    return replace(item, verdict=other.verdict, reading=Reading(part.command, other.measured))
+    return replace(item, verdict=other.verdict, reading=Reading(command, other.measured))
+
+
+def _agreement(items: Sequence[Item]) -> list[int]:
+    """How many agree, and how many have each verdict or a better one: the larger, the better."""
+    counts = [sum(RANKED.index(item.verdict) <= rank for item in items) for rank in range(len(RANKED))]
+    return [sum(item.verdict in AGREE for item in items), *counts]
 
 
 def _part(
@@ -240,12 +256,11 @@ def _part(
             float(beside.text) * math.sqrt(runs) if beside and beside.text else None,
             runs=runs,
             is_yes_or_no=each.metric in _YES_OR_NO,
+            is_accuracy=each.metric.endswith("accuracy"),
             before=_before(each, own, table),
         )
         if measured and changed:
             said = Verdict.STALE
-        if not measured and table is not None:
-            said = Verdict.NONE  # not measured by any single run
         items.append(Item(each, beside.text if beside else None, measured, said))
     return CommandNumbers(command, items, table, is_reading, changed)
 

@@ -34,18 +34,23 @@ def verdict(
     *,
     runs: int = 1,
     is_yes_or_no: bool = False,
+    is_accuracy: bool = False,
     before: tuple[float, Sequence[float]] | None = None,
 ) -> Verdict:
     """Return the verdict by the rule of the page (`templates/rules.md`).
 
     published: as the paper has it, None for a curve. measured: one value for each seed. deviation: the published
     standard deviation of one run. runs: of which the published number is the mean. is_yes_or_no: each measurement is 1
-    or 0. before: the published and the measured values of the untrained kernel.
+    or 0. is_accuracy: the numbers are accuracies, in shares; they are compared as errors. before: the published and the
+    measured values of the untrained kernel.
     """
     if not measured:
         return Verdict.NOT_RUN
     if published is None:
         return Verdict.NONE
+    if is_accuracy:
+        published, measured = str(1 - Decimal(published)), [1 - value for value in measured]
+        before = None if before is None else (1 - before[0], [1 - value for value in before[1]])
     number, mean = float(published), float(np.mean(measured))
     if is_yes_or_no:
         agree = sum(value == number for value in measured)
@@ -73,3 +78,5 @@ def half_a_digit(published: str) -> float:
 
 RANKED = (Verdict.REPRODUCED, Verdict.CLOSE, Verdict.DIRECTION, Verdict.NOISY, Verdict.DIFFERS)
 """Verdicts on measured numbers, the best agreement first."""
+AGREE = RANKED[:2]
+"""Verdicts of a number that agrees with the printed one."""

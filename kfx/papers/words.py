@@ -50,11 +50,17 @@ def spread_of(measured: Sequence[float], text: str | None) -> str:
     return shown + (f" ± {np.std(measured, ddof=1):.2g}" if len(measured) > 1 else "")
 
 
-def reading(item: Item, part: CommandNumbers) -> str:
-    """The overrides of the reading that agrees best, and what it measured; empty where the command itself does."""
-    if item.reading is None:
+def reading(item: Item) -> str:
+    """What the reading by which the command is judged measured; empty where it did not."""
+    return "" if item.reading is None else spread_of(item.reading.measured, item.printed.text)
+
+
+def agreement(part: CommandNumbers) -> str:
+    """How many of a command's numbers agree with the printed ones, and by which reading; empty for a reading."""
+    if part.is_reading or not part.compared:
         return ""
-    return f"{_change(item.reading.command, part.command)}: {spread_of(item.reading.measured, item.printed.text)}"
+    by = f", read as `{_change(part.judged_by, part.command)}`" if part.judged_by else ""
+    return f"{part.agreeing} of {len(part.compared)} numbers agree{by}"
 
 
 def _change(command: Command, of: Command) -> str:
@@ -210,7 +216,7 @@ def standing(tested: Tested) -> str:
     seeds, all_of = _seeds(tested), len(tested.outcomes)
     if not seeds:
         return str(tested.standing)
-    few = "" if min(seeds) > 1 else f", {'' if max(seeds) == 1 else 'partly '}one seed"
+    few = "" if min(seeds) > 1 else f", one seed{'' if max(seeds) == 1 else ' in part'}"
     return f"{tested.standing}{few}" + (
         f", {len(seeds)} of {all_of} conditions measured" if len(seeds) < all_of else ""
     )
@@ -224,14 +230,16 @@ def _seeds(tested: Tested) -> list[int]:
 
 
 def evidence(tested: Tested) -> list[str]:
-    """What was measured for each condition of a claim, then the reason; commands stand in backticks."""
-    lines = []
+    """The paper's words, what was measured for each condition of a claim, then the reason; commands stand in
+    backticks."""
+    lines = [f"“{tested.claim.quote}”"] if tested.claim.quote else []
     for command in dict.fromkeys(outcome.condition.measured_by for outcome in tested.outcomes):
         own = [_outcome(each) for each in tested.outcomes if each.condition.measured_by == command]
         lines.append(f"`{command}`: {'; '.join(own)}")
     if not tested.outcomes and tested.claim.command:
         lines.append(f"`{tested.claim.command}`")
-    return [*lines, *filter(None, [tested.claim.reason])]
+    unprinted = tested.claim.unprinted and f"Not printed: {tested.claim.unprinted}."
+    return [*lines, *filter(None, [unprinted, tested.claim.reason])]
 
 
 def _outcome(outcome: Outcome) -> str:

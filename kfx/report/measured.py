@@ -17,6 +17,7 @@ from kfx.record.reading import read_table, typed_words
 
 _UNDEFINED = (Event.NOT_POSITIVE_DEFINITE, Event.RHO_OUT_OF_RANGE, Event.DIVERGED, Event.REINITIALIZED)
 """Events of iterations whose objective is undefined, or ρ outside [0, 1]."""
+_OF_FOLDS: dict[str, Callable[[list[float]], float]] = {"mean": np.mean, "min": min, "max": max}
 _PARTS = ("kernel", "pullback", "objective")
 SHARES = {f"share of the {part}": f"{part}_seconds" for part in _PARTS}
 SECONDS = {f"{part} seconds an iteration": f"{part}_seconds" for part in _PARTS}
@@ -27,7 +28,7 @@ def measured_as(printed: Quantity, metrics: Document, directory: Path) -> float 
     """The value that a run measured for a printed number; None if it does not measure it.
 
     It is that of the number's kernel, at the largest N_I unless one is named; for an error over the last layers or
-    iterations at the smallest N_I; for a parameter the mean over folds.
+    iterations at the smallest N_I; for a parameter the mean, or an extreme, over folds.
     """
     metric, size, is_trained = printed.metric, printed.n_interpolation, printed.kernel == "trained"
 
@@ -81,6 +82,8 @@ def _of_the_fit(metric: str, metrics: Document, directory: Path) -> float | None
             return float(trace["kernel_evaluations"].iloc[-1])
         case "MB of the fit" if {"fit_bytes", "load_bytes"} <= memory.keys():
             return (memory["fit_bytes"] - memory["load_bytes"]) / 1e6
+        case "crossings" if "diagnostic.crossings" in trace:
+            return float(trace["diagnostic.crossings"].iloc[-1])
         case "undefined objectives":
             return float(trace["event"].isin(_UNDEFINED).sum())
         case "iterations to the optimum":
@@ -96,7 +99,8 @@ def _parameter(printed: Quantity, parameters: Document) -> float | None:
         for each in parameters.get(folds) or [parameters.get(alone, {})]
         if each.get(printed.metric) is not None
     ]
-    return float(np.mean(found)) if found and printed.statistic == "mean" else None
+    of_folds = _OF_FOLDS.get(printed.statistic)
+    return float(of_folds(found)) if found and of_folds else None
 
 
 def _statistic(row: TableRow, name: str) -> float | None:
