@@ -208,8 +208,9 @@ def table_of(command, **measured):
     return tables.Table(command, {}, tuple(rows))
 
 
-def standing(conditions, **measured):
-    claim = make("claim", claims.Claim, {"claim": "c", "source": "Paper 1999, §1", "conditions": conditions})
+def standing(conditions, unprinted="", **measured):
+    stated = {"claim": "c", "source": "Paper 1999, §1", "unprinted": unprinted, "conditions": conditions}
+    claim = make("claim", claims.Claim, stated)
     command = Command("e/x", ("a=1",))
     (found,) = claims.tested([claim], claims.Measurements({command: table_of(command, **measured)}, STUDIES))
     return found
@@ -246,6 +247,8 @@ def condition(**more):
         ([condition(below=9, control=True)], Standing.NOT_RUN),
         ([condition(metric="alone", above=5)], Standing.UNDECIDED),  # a single seed does not refute
         ([condition(metric="alone", below=5)], Standing.HOLDS),
+        ([condition(below=1.5, can=True)], Standing.HOLDS),  # 2 of 5 seeds show that it can be
+        ([condition(above=5, can=True)], Standing.FAILS),
     ],
 )
 def test_a_claim_stands_as_its_conditions_do(conditions, expected):
@@ -257,6 +260,13 @@ def test_a_claim_stands_as_its_conditions_do(conditions, expected):
         "alone": [1],
     }
     assert standing(conditions, **values).standing is expected
+
+
+def test_what_a_paper_does_not_print_may_be_why_a_claim_fails():
+    assert standing([condition(above=5)], "the step", mse=[1, 2]).standing is Standing.UNDECIDED
+    holds = standing([condition(below=5)], "the step", mse=[1, 2])
+    assert holds.standing is Standing.HOLDS
+    assert words.evidence(holds)[-1] == "Not printed: the step."
 
 
 def test_the_evidence_says_what_was_compared():

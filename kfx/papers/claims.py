@@ -109,11 +109,13 @@ def _bound(path: str, value: object) -> object:
 class Condition(Measured):
     """A relation between a measured quantity and a number or another measured quantity.
 
-    control: whether the condition only has to be met as well, and is no support for the claim. A mapping in place of a
-    number has the settings of the other quantity that differ from this one's.
+    control: whether the condition only has to be met as well, and is no support for the claim. can: whether one seed is
+    enough to meet it. A mapping in place of a number has the settings of the other quantity that differ from those of
+    this one.
     """
 
     control: bool = flag(False, "whether it is a control, which is no support for the claim")
+    can: bool = flag(False, "whether it says what can happen: one seed is enough")
     equals: Several = nested(None, "a number", _bound, "the value, for yes/no facts")  # noqa: RUF009
     near: Several = nested(None, "a number or a mapping", _bound, "within 10 % of it")  # noqa: RUF009
     not_near: Several = nested(None, "a number or a mapping", _bound, "more than 10 % away from it")  # noqa: RUF009
@@ -180,8 +182,10 @@ class Outcome:
 
     @property
     def share(self) -> float | None:
-        """The share of seeds for which the condition holds; None where nothing is measured."""
-        return sum(self.holds) / len(self.holds) if self.holds else None
+        """The share of seeds for which the condition holds, all if one is enough; None where nothing is measured."""
+        if not self.holds:
+            return None
+        return float(any(self.holds)) if self.condition.can else sum(self.holds) / len(self.holds)
 
 
 @dataclass(frozen=True)
