@@ -1,7 +1,7 @@
 """Compare convolution kernels with and without pooling on small parts of CIFAR-10, as Arora et al. 2020, Table 2.
 
 python scripts/compare_pooled.py [--kernels Myrtle-5] [--pool 160] [--test 500] [--changes "flips;ZCA"]
-python scripts/compare_pooled.py --page
+python scripts/compare_pooled.py --picture
 
 One class-balanced pool of training images and the first test images: each kernel's matrices on them are computed once,
 by blocks of rows in runs/images/, and a second call goes on. All draws are submatrices. N training images, N/10 of each
@@ -231,6 +231,12 @@ def gains() -> str:
     return "\n".join(lines)
 
 
+def farthest() -> float:
+    """By how many standard errors the accuracies of CNTK-14 are at most from the published ones."""
+    own = recorded().query("kernel == 'CNTK-14, pooled'").set_index("n_train")
+    return float(((own["accuracy"] - pd.Series(PUBLISHED)).abs() / own["standard_error"]).max())
+
+
 def draw() -> None:
     """Draw accuracy against the number of training images into runs/images/accuracy.png."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -259,22 +265,16 @@ def draw() -> None:
     picture.savefig(FOLDER / "accuracy.png")
 
 
-def page() -> str:
-    """The page docs/images.md, from the recorded rows alone."""
-    return (FOLDER / "page.md").read_text().replace("{accuracies}", table()).replace("{gains}", gains())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", default="", help="names, separated by semicolons (default: all)")
     parser.add_argument("--pool", type=int, default=80, help="training images to draw from (default: 80)")
     parser.add_argument("--test", type=int, default=200, help="test images (default: 200)")
     parser.add_argument("--changes", default="", help=f"of {'; '.join(CHANGES)} (default: none)")
-    parser.add_argument("--page", action="store_true", help="write docs/images.md and its picture")
+    parser.add_argument("--picture", action="store_true", help="draw the recorded accuracies; docs/pages.py has tables")
     parsed = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    if parsed.page:
-        (FOLDER.parent.parent / "docs" / "images.md").write_text(page())
+    if parsed.picture:
         draw()
         return
     kernels, changes = ([name for name in words.split(";") if name] for words in (parsed.kernels, parsed.changes))

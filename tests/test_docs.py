@@ -125,19 +125,6 @@ def test_links_between_files_lead_somewhere(page):
         assert generated or path.exists() or path.with_suffix(".md").exists(), target
 
 
-def test_answers_of_the_front_page_stand_on_the_pages_that_they_name():
-    text = (ROOT / "README.md").read_text().partition("## What kfx answers")[2].partition("\n## ")[0]
-    counted = re.compile(r"Of\s+\d+\s+published\s+numbers.*?\.", re.DOTALL)  # by a test of the page that counts them
-    answers = counted.sub("", text).strip().split("\n\n")
-    assert len(answers) == 5
-    for answer in answers:
-        pages = "".join((ROOT / page).read_text() for page in re.findall(r"\]\(([\w/]+\.md)\)", answer))
-        numbers = re.findall(r"\d+(?:\.\d+)?(?: ± \d+\.\d+)?", answer)
-        missing = [number for number in numbers if not re.search(rf"(?<![\d.]){re.escape(number)}(?![\d]|\.\d)", pages)]
-        assert numbers
-        assert not missing, answer
-
-
 def test_the_guide_to_emulators_says_what_the_notes_measure():
     guide = (ROOT / "docs/emulators.md").read_text().partition("## Which settings")[2].partition("\n## ")[0]
     found = re.findall(r"(\d\.\d\d) to (\d\.\d\d) times|on (\d of \d) simulators", guide)

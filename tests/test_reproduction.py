@@ -5,7 +5,6 @@ import csv
 import json
 import re
 import time
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -52,18 +51,6 @@ def test_the_page_has_every_experiment_and_claim(entries, tested):
     page = pages.markdown(entries, tested, read_notes(ROOT / FOLDER))
     assert all(entry.experiment in page for entry in entries)
     assert all(f"| {each.claim.claim} <details>" in page for each in tested)
-
-
-def test_the_readme_counts_numbers_as_the_page_does(entries):
-    said = re.search(
-        r"Of\s+(\d+)\s+published\s+numbers,\s+(\d+)\s+are\s+reproduced,\s+(\d+)\s+are\s+measured\s+but\s+not"
-        r"\s+reproduced,\s+(\d+)\s+have\s+not\s+been\s+run,\s+and\s+(\d+)\s+have\s+no\s+verdict",
-        (ROOT / "README.md").read_text(),
-    )
-    counts = sum((entry.counts() for entry in entries), Counter())
-    reproduced, missing, none = counts[Verdict.REPRODUCED], counts[Verdict.NOT_RUN], counts[Verdict.NONE]
-    others = counts.total() - reproduced - missing - none
-    assert [int(number) for number in said.groups()] == [counts.total(), reproduced, others, missing, none]
 
 
 def changed(part, config_of=of_job):
