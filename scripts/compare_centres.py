@@ -6,7 +6,7 @@ python scripts/compare_centres.py memory [--centres 2000]
 python scripts/compare_centres.py exact [--sets kin40k,protein]
 python scripts/compare_centres.py steps [--sets kin40k]
 python scripts/compare_centres.py run NAME -- WORDS
-python scripts/compare_centres.py draw
+python scripts/compare_centres.py tables | draw
 
 centres: the kernel of a table is fitted once; then every choice of centres serves the same kernel, with λ by the folds
 of its own pass, and the error is that on the split's test rows. rivals: kfx by default; scikit-learn's Nystroem with
@@ -15,8 +15,8 @@ Vecchia approximation with 20 neighbours. memory: the pass over 100 000 rows of 
 with the same features in memory. exact: the same kernel without centres, by conjugate gradients on the whole Gram
 matrix in memory; a factor of its lengths, and λ, by held-out rows. steps: conjugate gradients to 1e-6 on 4000 training
 rows, with 500 evenly spaced columns or 500 pivots as the preconditioner. run: `kfx run WORDS` with its time and the
-peak of its memory. draw: errors against M. Rows are appended to runs/scale/. Tables are read from
-KFX_DATA_DIR/uci_regression.
+peak of its memory. tables: print those of docs/scale_notes.md. draw: errors against M. Rows are appended to
+runs/scale/. The tables of data are read from KFX_DATA_DIR/uci_regression.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from scale_tables import CHOICES, FOLDER, choices, draw, everything, libraries
 
 from kfx.data import uci
 from kfx.data.dataset import Dataset, preprocess, with_targets
@@ -48,15 +49,10 @@ from kfx.numerics.pivoted_cholesky import randomly_pivoted
 from kfx.numerics.regularization import Regularization
 from kfx.store.work import in_this_process
 
-FOLDER = Path(__file__).parent.parent / "runs" / "scale"
 SETS = (
     *("bike", "elevators", "keggdirected", "keggundirected", "kin40k"),
     *("parkinsons", "pol", "protein", "pumadyn32nm", "tamielectric"),
 )
-EXACT = {"kin40k": 0.099, "protein": 0.536, "keggundirected": 0.118}
-"""The same error of exact Gaussian processes (Wang et al. 2019, Table 1)."""
-DRAWN = tuple(EXACT)
-CHOICES = ("uniform", "rpcholesky", "kmeans", "flow")
 LAMBDAS = [Regularization(float(value)) for value in (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)]
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)
 MEASURED = ("accuracy", "mse", "nlpd", "unexplained")
@@ -293,36 +289,6 @@ def run(name: str, words: list[str]) -> None:
         append("runs", row | dict.fromkeys(MEASURED, "") | measured)
 
 
-def draw() -> None:
-    """Draw errors against the number of centres into runs/scale/centres.png."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    found = pd.read_csv(FOLDER / "centres.csv").groupby(["set", "choose", "centres"])["rmse"].mean().unstack("centres")
-    others, everything = pd.read_csv(FOLDER / "rivals.csv"), pd.read_csv(FOLDER / "exact.csv")
-    picture = Figure(figsize=(9.6, 3.4), dpi=130, layout="constrained")
-    FigureCanvasAgg(picture)
-    panels = picture.subplots(1, len(DRAWN))
-    for axes, name in zip(panels, DRAWN, strict=True):
-        for colour, how in zip(("#0072b2", "#d55e00", "#009e73", "#cc79a7"), CHOICES, strict=True):
-            line = found.loc[(name, how)].dropna()
-            axes.plot(line.index, line, color=colour, marker="o", ms=4, label=how)
-        for marker, (method, own) in zip("s^Dv", others[others["set"] == name].groupby("method"), strict=False):
-            axes.plot(own["centres"], own["rmse"], "k", ls="", marker=marker, mfc="white", label=method)
-        axes.axhline(EXACT[name], color="#555555", ls="--", lw=1, label="exact, Wang et al. 2019")
-        for value in everything["rmse"][everything["set"] == name]:
-            axes.axhline(value, color="#555555", lw=1, label="exact, kfx")
-        axes.set(xscale="log", xlim=(450, 4500), title=name, xlabel="centres M")
-        axes.set_xticks(list(found.columns), [str(count) for count in found.columns], minor=False)
-        axes.minorticks_off()
-        axes.grid(color="#d5d9e0")
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("test RMSE, in deviations of y")
-    picture.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    picture.savefig(FOLDER / "centres.png")
-
-
 def append(table: str, row: dict[str, object]) -> None:
     """Add a row to a table in runs/scale/, in place of an earlier one with the same name or setting."""
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -337,7 +303,7 @@ def append(table: str, row: dict[str, object]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("centres", "rivals", "memory", "exact", "steps", "run", "draw"))
+    parser.add_argument("part", choices=("centres", "rivals", "memory", "exact", "steps", "run", "tables", "draw"))
     parser.add_argument("name", nargs="?", default="")
     parser.add_argument("words", nargs="*")
     parser.add_argument("--sets", default=",".join(SETS), help="tables, separated by commas (default: ten)")
@@ -355,6 +321,8 @@ def main() -> None:
         memory(counts[0])
     elif parsed.part == "exact":
         exact(names)
+    elif parsed.part == "tables":
+        print(choices(), libraries(), everything(), sep="\n\n")
     elif parsed.part == "draw":
         draw()
     elif parsed.part == "steps":

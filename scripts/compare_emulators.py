@@ -15,12 +15,12 @@ import argparse
 import csv
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+from emulator_methods import BESIDE, BY_LIKELIHOOD, METHODS, RESTARTED, kfx
 
 from kfx import KernelFlowRegressor
 from kfx import design as kfx_design
@@ -31,132 +31,7 @@ from kfx.numerics.streams import Streams
 FOLDER = Path(__file__).parent.parent / "runs" / "emulators"
 CASES = ("borehole", "wing_weight", "piston", "otl_circuit", "ishigami", "prosail")
 COLUMNS = ("case", "n", "seed", "method", "rmse", "relative", "coverage_95", "crps", "fit", "predict", "tau")
-COMPONENTS, N_TEST = 10, 500
-Emulator = Callable[[np.ndarray, np.ndarray], tuple[Callable, np.ndarray | None]]
-"""Maps inputs, (n, inputs), and standardized outputs, (n, outputs), to a function that predicts a mean and a deviation,
-(m, outputs) each, and to the length of each input, if the emulator has one output and lengths."""
-
-
-def kfx(**settings: object) -> Emulator:
-    def fit(x: np.ndarray, y: np.ndarray) -> tuple[Callable, np.ndarray | None]:
-        outputs = {"reduce": "pca", "components": COMPONENTS} if y.shape[1] > COMPONENTS else None
-        model = KernelFlowRegressor(outputs=outputs, device={"name": "cpu", "threads": 1}, **settings).fit(x, y)
-        lengths = model.kernel_.parameters.get("lengths") if y.shape[1] == 1 else None
-        return lambda at: model.predict(at, return_std=True), lengths
-
-    return fit
-
-
-def gaussian_process(x: np.ndarray, y: np.ndarray) -> tuple[Callable, np.ndarray | None]:
-    """scikit-learn's, with a Gaussian kernel with a length for each input, one for each component."""
-    from sklearn.decomposition import PCA
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-
-    reduction = PCA(COMPONENTS).fit(y) if y.shape[1] > COMPONENTS else None
-    scores = y if reduction is None else reduction.transform(y)
-    start = ConstantKernel() * RBF(3 * np.ones(x.shape[1]), (1e-2, 1e5)) + WhiteKernel(1e-6, (1e-12, 1.0))
-    models = [GaussianProcessRegressor(start, normalize_y=True, random_state=0).fit(x, column) for column in scores.T]
-
-    def predict(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        mean, spread = (
-            np.stack(each, axis=1) for each in zip(*(m.predict(at, return_std=True) for m in models), strict=True)
-        )
-        if reduction is None:
-            return mean, spread
-        return reduction.inverse_transform(mean), np.sqrt(spread**2 @ reduction.components_**2)
-
-    return predict, models[0].kernel_.k1.k2.length_scale if y.shape[1] == 1 else None
-
-
-def gpytorch_independent(x: np.ndarray, y: np.ndarray) -> tuple[Callable, np.ndarray | None]:
-    """GPyTorch's exact Gaussian processes, one for each component, as one batch; 300 steps of Adam."""
-    import gpytorch
-    from sklearn.decomposition import PCA
-
-    reduction = PCA(COMPONENTS, whiten=True).fit(y) if y.shape[1] > COMPONENTS else None
-    points, scores = torch.tensor(x), torch.tensor(y if reduction is None else reduction.transform(y)).T
-    batch = torch.Size([len(scores)])
-
-    class Independent(gpytorch.models.ExactGP):
-        def __init__(self, likelihood: gpytorch.likelihoods.Likelihood) -> None:
-            super().__init__(points, scores, likelihood)
-            self.mean_module = gpytorch.means.ConstantMean(batch_shape=batch)
-            inner = gpytorch.kernels.RBFKernel(ard_num_dims=x.shape[1], batch_shape=batch)
-            self.covar_module = gpytorch.kernels.ScaleKernel(inner, batch_shape=batch)
-
-        def forward(self, at: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(at), self.covar_module(at))
-
-    noise = gpytorch.constraints.GreaterThan(1e-8)
-    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=noise, batch_shape=batch).double()
-    model = Independent(likelihood).double()
-    model.covar_module.base_kernel.lengthscale = 3.0
-    likelihood.noise = 1e-4
-    evidence = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
-    optimizer = torch.optim.Adam(model.parameters(), 0.1)
-    for _ in range(300):
-        optimizer.zero_grad()
-        (-evidence(model(points), scores).sum()).backward()
-        optimizer.step()
-    model.eval()
-    likelihood.eval()
-
-    def predict(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        with torch.no_grad():
-            found = likelihood(model(torch.tensor(at)))
-        mean, spread = found.mean.T.numpy(), found.stddev.T.numpy()
-        if reduction is None:
-            return mean, spread
-        scale = np.sqrt(reduction.explained_variance_)
-        return reduction.inverse_transform(mean), np.sqrt((spread * scale) ** 2 @ reduction.components_**2)
-
-    lengths = model.covar_module.base_kernel.lengthscale.detach().numpy()[0, 0]
-    return predict, lengths if y.shape[1] == 1 else None
-
-
-def network(x: np.ndarray, y: np.ndarray) -> tuple[Callable, np.ndarray | None]:
-    """Three layers of 128 units, 2000 steps of Adam; the deviation is that of a fifth of the points left out."""
-    torch.manual_seed(0)
-    held = len(x) // 5
-    layers = [torch.nn.Linear(x.shape[1], 128), torch.nn.SiLU(), torch.nn.Linear(128, 128), torch.nn.SiLU()]
-    model = torch.nn.Sequential(*layers, torch.nn.Linear(128, y.shape[1]))
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2000)
-    points, targets = torch.tensor(x[held:], dtype=torch.float32), torch.tensor(y[held:], dtype=torch.float32)
-    for _ in range(2000):
-        optimizer.zero_grad()
-        (model(points) - targets).square().mean().backward()
-        optimizer.step()
-        schedule.step()
-
-    def mean(at: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            return model(torch.tensor(at, dtype=torch.float32)).numpy().astype(float)
-
-    spread = np.sqrt(np.mean((mean(x[:held]) - y[:held]) ** 2, axis=0))
-    return lambda at: (mean(at), np.broadcast_to(spread, (len(at), y.shape[1]))), None
-
-
-THEIRS = {"objective": {"name": "loo", "form": "held_out"}, "regularization": "trained",
-          "sampler": {"name": "centres", "batch_size": 64},
-          "optimizer": {"name": "amsgrad", "iterations": 700, "learning_rate": 0.02, "fall_back": False}}  # fmt: skip
-UNTRAINED = {"optimizer": {"name": "none", "iterations": 1}}
-BY_LIKELIHOOD = "kfx, nll by L-BFGS"
-SMALL = {"selection": "trained", "value": 1e-6}
-METHODS: dict[str, Emulator] = {
-    "kfx": kfx(kernel="rbf"),
-    "kfx, Matérn 5/2": kfx(kernel="matern"),
-    "kfx, untrained": kfx(kernel={"name": "rbf", "ard": False, "initial": "median_distance"}, **UNTRAINED),
-    "kfx, by rho": kfx(kernel="rbf", objective="rho"),
-    "kfx, by nll": kfx(kernel="rbf", objective="nll"),
-    BY_LIKELIHOOD: kfx(kernel="rbf", objective="nll", regularization=SMALL, optimizer={"name": "lbfgs"}),
-    "kfx, by loo": kfx(kernel="rbf", objective="loo"),
-    "kfx, as KernelFlows.jl": kfx(kernel="emulator", **THEIRS),
-    "scikit-learn GPR": gaussian_process,
-    "GPyTorch": gpytorch_independent,
-    "network": network,
-}
+N_TEST = 500
 
 
 def sensitivities(case: str) -> np.ndarray:
@@ -283,45 +158,67 @@ def speed() -> None:
 
 
 def summary() -> pd.DataFrame:
-    """Means over seeds, the cases in order."""
+    """Means over seeds, with their number, the cases in order."""
     rows = table()
     rows["case"] = pd.Categorical(rows["case"], list(CASES))
     rows = rows.sort_values(["case", "n"], kind="stable").astype({"case": str})
-    return rows.drop(columns="seed").groupby(["case", "n", "method"], sort=False).mean()
+    each = rows.groupby(["case", "n", "method"], sort=False)
+    return each.mean().drop(columns="seed").assign(seeds=each["seed"].nunique())
 
 
 def as_markdown() -> str:
     """What the rows say, and a table for each case and N."""
-    lines = [*(_beside(name) for name in ("kfx", BY_LIKELIHOOD)), "", *_of_designs(), ""]
+    said = [_beside(name) for name in ("kfx", BY_LIKELIHOOD)]
+    lines = [*said, *_of_restarts(), "", *_of_designs(), ""]
     for (case, n), found in summary().groupby(level=["case", "n"], sort=False):
-        seeds = table().query("case == @case and n == @n")["seed"].nunique()
-        what = f"{len(SIMULATORS[case].ranges)} inputs, N = {n}, {seeds} seed{'s' * (seeds > 1)}"
         lines += [
-            f"**{case}**, {what}",
+            f"**{case}**, {len(SIMULATORS[case].ranges)} inputs, N = {n}",
             "",
-            "| emulator | RMSE / σ | error / value | coverage of 95 % | CRPS / σ | fit, s | predict, s | τ |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|",
+            "| emulator | seeds | RMSE / σ | error / value | coverage of 95 % | CRPS / σ | fit, s | predict, s | τ |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
         ]
         for (_, _, method), row in found.sort_values("rmse").iterrows():
             tau = "-" if np.isnan(row["tau"]) else f"{row['tau']:.2f}"
-            cells = [f"{row['rmse']:.5f}", f"{100 * row['relative']:.3f} %", f"{100 * row['coverage_95']:.1f} %"]
-            cells += [f"{row['crps']:.5f}", f"{row['fit']:.1f}", f"{row['predict']:.2f}", tau]
+            cells = [f"{row['seeds']:.0f}", f"{row['rmse']:.5f}", f"{100 * row['relative']:.3f} %"]
+            cells += [f"{100 * row['coverage_95']:.1f} %", f"{row['crps']:.5f}"]
+            cells += [f"{row['fit']:.1f}", f"{row['predict']:.2f}", tau]
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join(lines).rstrip()
 
 
-def _beside(name: str, other: str = "scikit-learn GPR") -> str:
-    """A sentence on the errors and the times of a method beside another one's."""
-    own, theirs = (summary().xs(method, level="method") for method in (name, other))
+def ratios(name: str, other: str) -> pd.DataFrame:
+    """The RMSE and the time of a fit in units of another method's, by case and N: means over the seeds of both."""
+    keys = ["case", "n", "seed"]
+    own, theirs = (table().query("method == @each").set_index(keys)[["rmse", "fit"]] for each in (name, other))
     both = own.index.intersection(theirs.index)
-    own, theirs = own.loc[both], theirs.loc[both]
-    ratio, time_ = own["rmse"] / theirs["rmse"], (own["fit"] / theirs["fit"]).xs(500, level="n")
+    own, theirs = (each.loc[both].groupby(["case", "n"]).mean() for each in (own, theirs))
+    return own / theirs
+
+
+def _beside(name: str, other: str = BESIDE) -> str:
+    """A sentence on the errors and the times of a method beside another one's."""
+    found = ratios(name, other)
+    ratio, time_ = found["rmse"], found["fit"].xs(500, level="n")
     return (
         f"*{name}* has a smaller RMSE than *{other}* in {int((ratio < 1).sum())} of {len(ratio)} comparisons, "
         f"{ratio.min():.2f} to {ratio.max():.2f} times theirs; at N = 500 its fit takes {time_.min():.2f} to "
         f"{time_.max():.2f} times as long."
     )
+
+
+def _of_restarts() -> list[str]:
+    """A sentence on what restarts change, where they were measured."""
+    found = ratios(RESTARTED, BESIDE)
+    if found.empty:
+        return []
+    own, measured = ratios(BY_LIKELIHOOD, RESTARTED)["rmse"], sorted({*found.index.get_level_values("n")})
+    (least, fast), (most, slow) = found.min()[["rmse", "fit"]], found.max()[["rmse", "fit"]]
+    return [
+        f"Restarts, measured at N = {' and '.join(map(str, measured))}, change the RMSE of *{BESIDE}* to "
+        f"{least:.2f} to {most:.2f} times that of one start, in {fast:.1f} to {slow:.1f} times the time; "
+        f"*{BY_LIKELIHOOD}* has {own.min():.2f} to {own.max():.2f} times their RMSE."
+    ]
 
 
 def _of_designs() -> list[str]:

@@ -544,9 +544,23 @@ def test_a_spectrum_needs_its_package_or_has_2101_values():
     assert RBF(1.0).gram(data.x_train).shape == (3, 3)
 
 
-def test_the_page_is_what_the_rows_give():
+@pytest.fixture
+def compare_emulators(monkeypatch):
     root = Path(__file__).parent.parent
+    monkeypatch.syspath_prepend(str(root / "scripts"))
     spec = importlib.util.spec_from_file_location("compare_emulators", root / "scripts/compare_emulators.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (root / "docs/emulators_notes.md").read_text() == module.page()
+    return module
+
+
+def test_methods_are_compared_on_the_seeds_that_both_have(compare_emulators, monkeypatch):
+    columns = ["case", "n", "seed", "method", "rmse", "fit"]
+    rows = [["piston", 9, 0, "a", 3.0, 1.0], ["piston", 9, 1, "a", 70.0, 9.0], ["piston", 9, 0, "b", 2.0, 4.0]]
+    monkeypatch.setattr(compare_emulators, "table", lambda: pd.DataFrame(rows, columns=columns))
+    assert compare_emulators.ratios("a", "b").loc[("piston", 9)].tolist() == [1.5, 0.25]
+
+
+def test_the_page_is_what_the_rows_give(compare_emulators):
+    notes = Path(__file__).parent.parent / "docs/emulators_notes.md"
+    assert notes.read_text() == compare_emulators.page()
