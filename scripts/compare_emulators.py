@@ -215,7 +215,8 @@ def _of_restarts() -> list[str]:
     own, measured = ratios(BY_LIKELIHOOD, RESTARTED)["rmse"], sorted({*found.index.get_level_values("n")})
     (least, fast), (most, slow) = found.min()[["rmse", "fit"]], found.max()[["rmse", "fit"]]
     return [
-        f"Restarts, measured at N = {' and '.join(map(str, measured))}, change the RMSE of *{BESIDE}* to "
+        f"Restarts, measured on {found.index.get_level_values('case').nunique()} simulators at N = "
+        f"{' and '.join(map(str, measured))}, change the RMSE of *{BESIDE}* to "
         f"{least:.2f} to {most:.2f} times that of one start, in {fast:.1f} to {slow:.1f} times the time; "
         f"*{BY_LIKELIHOOD}* has {own.min():.2f} to {own.max():.2f} times their RMSE."
     ]

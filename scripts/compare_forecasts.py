@@ -274,8 +274,20 @@ def of_grids() -> str:
     fewer = ", ".join(f"{count} ({name})" for name, count in zip(GRIDS, rivals[1], strict=True))
     return (
         f"Each chooses among {max(rivals[0])} candidates and kfx among {own[0]}; with 15 steps a period, where windows "
-        f"must be shorter than a quarter of the series, they choose among {fewer}, and kfx among {own[1]}."
+        f"must be shorter than a quarter of the series, they choose among {fewer}, and kfx among {own[1]}. "
+        f"{at_the_edge(100)}"
     )
+
+
+def at_the_edge(points: int) -> str:
+    """On how many systems each method takes the longest window that it is offered."""
+    longest = {name: max(map(reach, settings)) for name, (_, settings, _, reach) in GRIDS.items()}
+    rows, taken = table().query("points == @points"), []
+    for name, most in {"kfx": max(LAGS), **longest}.items():
+        if most:
+            count = int(((rows["method"] == name) & (rows["lags"] == most)).sum())
+            taken.append(f"{most} values on {count} systems by {name}")
+    return f"With {points} steps the longest window on offer is taken often: {', '.join(taken)}."
 
 
 def near(found: pd.DataFrame, systems: int) -> str:
