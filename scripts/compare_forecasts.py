@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 import torch
 from compare_dictionaries import as_markdown
-from compare_tables import critical_difference
+from table_page import critical_difference
 
 from kfx import KernelFlowForecaster, KernelFlowRegressor
 from kfx.data.backtest import FACTORS, predictor
