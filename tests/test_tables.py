@@ -111,8 +111,10 @@ def r_tables(scripts, monkeypatch):
         "classes": (base, "glm(word ~ a)"),
         "numbered": (base.assign(a=base["c"] ** 3), "no model of a column: lm(q ~ a)"),
     }
+    tables["other"] = (base.assign(a=base["d"] ** 3), "lm(a ~ b)")
     frames = {name: frame for name, (frame, _) in tables.items()}
-    listed = [("pack", name, len(frame), frame.shape[1]) for name, frame in frames.items()]
+    packages = {name: f"of_{name}" for name in tables} | {"other": "of_copied"}
+    listed = [(packages[name], name, len(frame), frame.shape[1]) for name, frame in frames.items()]
     package = SimpleNamespace(
         summary=lambda: pd.DataFrame(listed, columns=["Package", "Item", "Rows", "Cols"]),
         data=lambda _, item: frames[item],
@@ -128,8 +130,8 @@ def r_tables(scripts, monkeypatch):
 
 
 def test_fresh_tables_are_taken_by_their_help_pages(scripts, r_tables):
-    assert scripts.sets.fresh_names("regression") == ["pack/copied/a"], "modelled has its target"
-    assert scripts.sets.fresh_names("classification") == ["pack/classes/word"]
+    assert scripts.sets.fresh_names("regression") == ["of_copied/copied/a"], "modelled has its target"
+    assert scripts.sets.fresh_names("classification") == ["of_classes/classes/word"]
     features, target = scripts.sets.fresh_table("pack/modelled/a")
     assert list(features) == ["b", "c", "d", "e", "word_y", "word_z"]
     assert len(target) == 140
