@@ -15,6 +15,9 @@ ENOUGH = 0.9
 """The share of the tables that a method must have to be compared."""
 LEVEL = 0.05
 PARTS: dict[str, tuple[str, Iterable[str] | None]] = {
+    "equal regression": ("equal_regression", None),
+    "fresh regression": ("fresh_regression", None),
+    "fresh classification": ("fresh_classification", None),
     "regression": ("regression", ["kfx", "untuned", *OTHERS]),
     "objectives": ("regression", [name for name in REGRESSION if name not in OTHERS]),
     "classification": ("classification", CLASSIFICATION),
@@ -60,9 +63,15 @@ def summary(comparison: str, methods: Iterable[str] | None = None) -> pd.DataFra
     for name in COLUMNS[task][6:]:
         of_sets = rows.groupby(["method", "set"])[name].mean().groupby("method")
         found["median nlpd" if name == "nlpd" else name] = of_sets.median() if name == "nlpd" else of_sets.mean()
-    splits = rows.groupby("set")["split"].nunique()
-    found.attrs = {"sets": len(means), "splits": splits.mean(), "fewest": splits.min(), "most": splits.max()}
+    found.attrs = {"sets": len(means), "splits": number_of(rows.groupby("set")["split"].nunique())}
     return found.sort_values("rank")
+
+
+def number_of(splits: pd.Series) -> str:
+    fewest, most = splits.min(), splits.max()
+    if fewest == most:
+        return "1 split" if most == 1 else f"{most} splits"
+    return f"{fewest} to {most} splits ({splits.mean():.3g} on average)"
 
 
 def signed_rank(difference: pd.Series) -> float:
@@ -94,7 +103,7 @@ def page() -> str:
         found = summary(comparison, methods)
         text = text.replace(f"{{{name}}}", markdown(found)).replace(f"{{{name} verdicts}}", verdicts(found))
         for key, value in found.attrs.items():
-            text = text.replace(f"{{{name} {key}}}", f"{value:.3g}")
+            text = text.replace(f"{{{name} {key}}}", str(value))
     for name, sentence in SENTENCES.items():
         text = text.replace(f"{{{name}}}", sentence())
     return text
@@ -104,24 +113,27 @@ def markdown(found: pd.DataFrame) -> str:
     lines = ["| method | " + " | ".join(name.replace("_", " ") for name in found.columns) + " |"]
     lines.append("|---|" + "---:|" * len(found.columns))
     for method, row in found.iterrows():
-        cells = ("-" if math.isnan(value) else f"{value:.{DIGITS.get(name, 3)}f}" for name, value in row.items())
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        lines.append(f"| {method} | " + " | ".join(cell(name, value) for name, value in row.items()) + " |")
     return "\n".join(lines)
 
 
-DIGITS = {"kfx better": 0}
+def cell(column: str, value: float) -> str:
+    if column == "p" and value < 0.001:
+        return "< 0.001"
+    digits = {"kfx better": 0, "rank": 2}.get(column, 3)
+    return "-" if math.isnan(value) else f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no minus before zero
 
 
 def verdicts(found: pd.DataFrame) -> str:
     """Which methods differ from kfx at 5 %: by p, in the direction of the mean rank."""
     is_far, behind = found["p"] < LEVEL, found["rank"] > found.loc["kfx", "rank"]
     parts = {
-        "kfx predicts better than": found.index[is_far & behind],
+        "better than": found.index[is_far & behind],
         "worse than": found.index[is_far & ~behind],
         "not differently from": found.index[(found["p"] >= LEVEL)],
     }
     said = [f"{words} {', '.join(f'*{name}*' for name in names)}" for words, names in parts.items() if len(names)]
-    return f"At 5 % (Wilcoxon's test, Holm's correction) {'; '.join(said)}."
+    return f"At 5 % (Wilcoxon's test, Holm's correction) kfx predicts {'; '.join(said)}."
 
 
 def one_table(method: str = "loo") -> str:
@@ -222,19 +234,20 @@ SENTENCES: dict[str, Callable[[], str]] = {
     "coverage": coverage,
     "folds": folds,
     "small tables": small_tables,
+    "fresh tables": fresh_tables,
 }
 
 
 def show(comparison: str) -> None:
     """Print the summary of a comparison."""
     found = summary(comparison)
-    print(f"{found.attrs['sets']} sets, {found.attrs['splits']:.3g} splits each\n{found.round(3).to_string()}")
+    print(f"{found.attrs['sets']} sets, {found.attrs['splits']} each\n{found.round(3).to_string()}")
 
 
 def write() -> None:
     """Write docs/tables.md and its pictures."""
     (table_sets.FOLDER.parent.parent / "docs" / "tables.md").write_text(page())
-    for name in ("regression", "classification"):
+    for name in ("equal regression", "classification"):
         draw(name)
 
 
