@@ -88,7 +88,7 @@ def on_known_features() -> None:
 
 
 def compare(
-    comparison: str, names: list[str], methods: dict[str, Callable], splits: int, part: int, parts: int
+    comparison: str, names: list[str], methods: dict[str, Callable], splits: int, part: int = 0, parts: int = 1
 ) -> None:
     """Compute the rows that are missing."""
     of = COMPARISONS[comparison]
