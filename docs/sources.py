@@ -40,12 +40,11 @@ def forecasts(question: str) -> Found:
 
 
 def tables(question: str) -> Found:
-    """`METHOD`: its mean rank by RMSE among kfx and the other programs, on runs/tables/regression.csv."""
-    import compare_tables
+    """`COMPARISON, METHOD`: the method's mean rank among those of a comparison of runs/tables/."""
+    import table_page
 
-    rows = _csv("runs/tables/regression.csv").pivot_table(index=["set", "split"], columns="method", values="rmse")
-    errors = rows[["kfx", *(name for name in compare_tables.OTHERS if name in rows)]].dropna().groupby("set").mean()
-    return float(errors.rank(axis=1).mean()[question])
+    comparison, method = question.split(", ")
+    return float(table_page.summary(comparison).loc[method, "rank"])
 
 
 def performance(question: str) -> Found:

@@ -25,8 +25,8 @@ import numpy as np
 import pandas as pd
 import torch
 from compare_dictionaries import as_markdown
-from compare_tables import critical_difference
 from forecast_rivals import GRIDS, RIVALS, Forecast, short_enough
+from table_page import critical_difference
 
 from kfx import KernelFlowForecaster, KernelFlowRegressor
 from kfx.config.choices import BACKTESTED

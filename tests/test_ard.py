@@ -254,17 +254,23 @@ def test_the_table_of_the_readme_is_predicted_as_it_says(kfx, in_folder):
     from sklearn.ensemble import RandomForestRegressor
 
     load_diabetes(as_frame=True).frame.to_csv("diabetes.csv", index=False)
-    ours, forest = [], []
+    mse = {"trained": [], "forest": [], "initial": []}
     for seed in range(5):
         words = ["dataset=table", "dataset.path=diabetes.csv", "dataset.target=target", f"seed={seed}"]
         assert kfx("run", *words, "figures=false", f"hydra.run.dir=r{seed}")[0] == 0
-        ours.append(load_run(f"r{seed}").evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item())
+        found = load_run(f"r{seed}").evaluation.query("metric == 'mse'").set_index("kernel")["value"]
         data = load(words).dataset.build(Streams(seed)["data"])
         trees = RandomForestRegressor(500, random_state=0, n_jobs=2).fit(data.x_train, data.y_train[:, 0])
-        forest.append(np.mean((trees.predict(data.x_test) - data.y_test[:, 0]) ** 2))
+        mse["forest"].append(np.mean((trees.predict(data.x_test) - data.y_test[:, 0]) ** 2))
+        for kernel in ("trained", "initial"):
+            mse[kernel].append(found[kernel])
     text = " ".join(README.read_text().split())
-    said = re.search(r"mean test mse is (\d+); that of a random forest .*? is (\d+)\.", text)
-    assert [np.mean(ours), np.mean(forest)] == pytest.approx([float(each) for each in said.groups()], rel=0.005)
+    assert np.mean(mse["trained"]) == pytest.approx(float(re.search(r"mean test mse is (\d+)", text)[1]), rel=0.005)
+    said = re.findall(r"(\d+), a difference of (\d+) ± (\d+)", text)
+    for other, numbers in zip(("forest", "initial"), said, strict=True):
+        gain = np.subtract(mse[other], mse["trained"])
+        found = np.mean(mse[other]), gain.mean(), gain.std(ddof=1) / np.sqrt(5)
+        assert found == pytest.approx([float(each) for each in numbers], rel=0.005, abs=2)
 
 
 def test_papers_data_keep_what_their_experiments_state():
