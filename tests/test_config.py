@@ -320,7 +320,7 @@ def test_published_numbers_follow_the_overrides_of_a_run():
 
     assert shown() == [47.83]
     assert shown("optimizer=hybrid", "seed=3") == [48.187]
-    assert shown("sampler.batch_size=null", "optimizer=hybrid") == [40.083]
+    assert shown("sampler.batch_size=null", "optimizer=hybrid", "optimizer.iterations=500") == [40.083]
     assert not load(["+experiment=darcy/boston_flow", "published=null"]).published
     assert not check(without_hydra(composed(with_smoke_words(["+experiment=darcy/boston_flow"])))).published
     points = "evaluation.n_interpolation=[10,60,600,6000,12000]"
