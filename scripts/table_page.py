@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -75,13 +76,15 @@ def number_of(splits: pd.Series) -> str:
 
 
 def signed_rank(difference: pd.Series) -> float:
-    """p of Wilcoxon's two-sided signed-rank test, by its normal limit; sets without a difference are left out. Differences
-    that are equal but for round-off are ties."""
+    """p of Wilcoxon's two-sided signed-rank test: exact without ties, else by its normal limit. Sets without a
+    difference are left out, and what is equal but for round-off is a tie."""
     from scipy.stats import wilcoxon
 
     difference = difference.round(12)
     kept = difference[difference != 0]
-    return float(wilcoxon(kept, method="approx").pvalue) if len(kept) else 1.0
+    is_exact = len(kept) <= 50 and not kept.abs().duplicated().any()
+    with warnings.catch_warnings(action="ignore"):  # of small samples
+        return float(wilcoxon(kept, method="exact" if is_exact else "approx").pvalue) if len(kept) else 1.0
 
 
 def holm(p: pd.Series) -> pd.Series:
