@@ -32,7 +32,8 @@ def loo(
     form: `batch`, all points count, and the sample is ignored; `held_out`, those outside of it alone, each left out of
     the whole batch (the loss of KernelFlows.jl, ρ_RMSE).
     folds: k ≥ 2, point i of the batch in fold i mod k, so that k ≥ N leaves out one point at a time; as None does.
-    gram: (N, N). y: (N,) or (N, outputs). G: (N, N). ValueError for k < 2, and for folds with `held_out`. Other arguments and errors: see `Objective`.
+    gram: (N, N). y: (N,) or (N, outputs). G: (N, N). ValueError for k < 2, and for folds with `held_out`.
+    Other arguments and errors: see `Objective`.
     """
     problem = pose(gram, y, sample_size, regularization)
     if folds is not None:

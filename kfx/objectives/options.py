@@ -286,7 +286,8 @@ class RegularizationSection(Option):
         "fixed: lambda is value; validation: best of candidates by cross-validation, for the initial kernel in "
         "training and for each kernel in evaluation; leave_one_out: likewise by leave-one-out errors; "
         "backtest: by forecasts within the training series; trained: with "
-        "the kernel, by objective nll, loo, loo_likelihood, crps, gcv or rho_prediction with form=held_out; auto: fixed, and for own data "
+        "the kernel, by objective nll, loo, loo_likelihood, crps, gcv or rho_prediction with form=held_out; "
+        "auto: fixed, and for own data "
         "without a value trained where the objective allows it, and leave_one_out in evaluation",
     )
     candidates: list[float] | None = ranged(
@@ -381,7 +382,8 @@ class RegularizationSection(Option):
         if not config.objective.trains_regularization:
             raise ConfigError(
                 f"regularization.selection=trained: objective {config.objective.name} rewards a larger λ as such (rho "
-                "→ 1 − p as λ → ∞, whatever the kernel); use objective=nll, loo, loo_likelihood, crps or gcv, or selection=validation"
+                "→ 1 − p as λ → ∞, whatever the kernel); use objective=nll, loo, loo_likelihood, crps "
+                "or gcv, or selection=validation"
             )
         if reason := config.optimizer.refuses_trained_regularization():
             raise ConfigError(f"{reason}")
