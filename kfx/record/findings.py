@@ -126,6 +126,21 @@ def held_out(metrics: Document, objective: str) -> dict[str, TableRow]:
     return {} if found is None else {objective: found["objective"], "rho": found["rho"]}
 
 
+def reading_of_rho(metrics: Document) -> str:
+    """ρ of draws of the kernel's own Gaussian process, and where the measured ρ lie, as people read it; empty where the
+    record has no such law."""
+    if (law := metrics.get("rho_law")) is None:
+        return ""
+    places = dict.fromkeys(_place_of(law["deviations"][kernel]) for kernel in ("initial", "trained"))
+    return f"a draw of this kernel: {spread(law['mean'], law['sd'])}: {' → '.join(places)}"
+
+
+def _place_of(deviations: float) -> str:
+    if abs(deviations) <= 2:
+        return "as its draws"
+    return "smoother than its draws" if deviations < 0 else "rougher or noisier than its draws"
+
+
 def mean_of(row: TableRow | None) -> str:
     """A row's mean with its deviation, as people read it; empty where there is no row."""
     return "" if row is None else spread(row["mean"], row.get("sd"))

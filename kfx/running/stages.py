@@ -40,6 +40,10 @@ from kfx.running.journals import in_record
 from kfx.running.left_out import better_left_out, fixed_on, with_selected
 from kfx.screen.progress import Steps, TraceProgress, WaitMessage, say
 
+_LEAST_TARGETS = 10
+"""Fewest targets for each fitted parameter with which ρ is read beside its law: with two, ρ of the targets that were
+fitted lies far below that of new ones."""
+
 
 class Clock:
     """Seconds of each stage by name, and the peak memory of the process at its end."""
@@ -294,9 +298,24 @@ def _measure_on_held_out_batches(context: RunContext, starts: Sequence[Kernel], 
     with WaitMessage("held-out batches"):
         for part, pair in enumerate(zip(starts, fitted, strict=True)):
             data, rng = context.tensors[part][:2], context.streams["held_out"]
-            measured = on_the_same_batches(pair, loss, sampler, data, rng, count)
+            batches = held_out.drawn(sampler, data, rng, count)
+            measured = on_the_same_batches(pair, loss, batches, data)
             for name, evaluations in zip(("initial", "trained"), measured, strict=True):
                 rows += held_out.rows(name, part, evaluations)
     context.notes.table("held_out.csv", held_out.COLUMNS, rows)
     found = held_out.summary(rows)
     context.notes.metrics |= {"rho": rho_of(found), "held_out": found}
+    if not found["failed"] and _rho_has_law(context, starts, fitted):
+        context.notes.metrics["rho_law"] = held_out.beside_law(found["rho"], batches[0], data[1])
+
+
+def _rho_has_law(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> bool:
+    """Whether ρ of held-out batches is near the law of the kernel's draws if the targets are such draws.
+
+    It is not if ρ is computed by inverses, or if targets chose the batches, moved the points or were fitted by many
+    parameters.
+    """
+    config, parts = context.config, zip(starts, fitted, context.tensors, strict=True)
+    if not config.objective.rho_has_law or config.optimizer.moves_points or config.sampler.choice == "stratified":
+        return False
+    return all(own is start or len(own.flat) * _LEAST_TARGETS <= y.numel() for start, own, (_, y, _) in parts)
