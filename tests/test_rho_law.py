@@ -164,6 +164,29 @@ def test_an_old_record_without_the_law_shows_the_rest(kfx, in_folder):
     assert [bands(run) for run in (new, old)] == [1, 0]
 
 
+@pytest.mark.parametrize(("values", "is_seen"), [([0.4, 0.9], True), ([0.010, 0.012], False)])
+def test_the_band_is_in_view_where_the_axis_can_hold_it(kfx, in_folder, values, is_seen):
+    assert kfx("run", *WORDS, *SAMPLE, "objective=nll", "optimizer.iterations=2")[0] == 0
+    run = load_run("r")
+    run.trace["rho"] = values
+    axes = objective_over_iterations(run).axes
+    (band,) = (patch for patch in axes[1].patches if patch.get_label().startswith("a draw of this kernel"))
+    law = run.metrics["rho_law"]
+    assert band.get_y() == pytest.approx(law["mean"] - 2 * law["sd"])
+    assert band.get_height() == pytest.approx(4 * law["sd"])
+    low, high = axes[1].get_ylim()
+    assert low < values[0] < values[1] < high
+    assert (low < band.get_y() < band.get_y() + band.get_height() < high) == is_seen
+    assert not axes[0].patches
+
+
+def test_the_picture_has_no_band_where_samples_change_in_size(kfx, in_folder):
+    assert kfx("run", *WORDS, *SAMPLE, "sampler=linear")[0] == 0
+    run = load_run("r")
+    assert "rho_law" in run.metrics
+    assert bands(run) == 0
+
+
 def bands(run):
     _, labels = objective_over_iterations(run).axes[-1].get_legend_handles_labels()
     return sum(label.startswith("a draw of this kernel: ") for label in labels)

@@ -24,10 +24,7 @@ def drawn(sampler: FixedSampler, data: Sequence[torch.Tensor], rng: np.random.Ge
 
 
 def on_the_same_batches(
-    kernels: Sequence[Kernel],
-    loss: Callable[..., Loss],
-    batches: Sequence[Batch],
-    data: Sequence[torch.Tensor],
+    kernels: Sequence[Kernel], loss: Callable[..., Loss], batches: Sequence[Batch], data: Sequence[torch.Tensor]
 ) -> list[list[Evaluation]]:
     """Evaluate the objective of each kernel on the batches. data: x (n, …), y (n, outputs)."""
     return [

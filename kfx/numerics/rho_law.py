@@ -22,18 +22,15 @@ def rho_law(batch_size: int, sample_size: int, outputs: float = 1) -> Any:
     from scipy.stats import beta
 
     if not (1 <= sample_size < batch_size and outputs > 0):
-        raise ValueError(
-            f"expected 1 <= sample_size < batch_size and outputs > 0; got sample_size={sample_size}, "
-            f"batch_size={batch_size}, outputs={outputs}"
-        )
+        got = f"batch_size={batch_size}, sample_size={sample_size}, outputs={outputs}"
+        raise ValueError(f"{got}: expected 1 <= sample_size < batch_size and outputs > 0")
     return beta(outputs * (batch_size - sample_size) / 2, outputs * sample_size / 2)
 
 
 def effective_outputs(y: torch.Tensor) -> float:
     """Return tr(YᵀY)² / tr((YᵀY)²), the number of independent outputs of one scale that vary as much as Y, (n, m).
 
-    It is from 1 to m: correlated outputs, or those of unequal scale, count less, and the deviation of ρ is larger.
-    Columns that are smooth functions of the points correlate by chance, so it errs towards few outputs.
+    It is from 1 to m. Columns that are smooth functions of the points correlate by chance, so it errs towards few.
     """
     y = y / y.abs().max()  # so that its fourth power neither over- nor underflows
     products = y.T @ y

@@ -54,18 +54,17 @@ def objective_over_iterations(run: Run) -> Figure | None:
         _mark_events(panel, run)
         panel.set(ylabel=label)
         panel.margins(y=0.08)
-    _draw_law(axes[-1], run)
+        if column == "rho":
+            _draw_law(panel, run)
     count_iterations(axes, run)
-    return finish(picture, axes[0], run)
+    set_title(axes[0], run)
+    legend(picture, axes[-1])
+    return picture
 
 
 def _draw_law(axes: Axes, run: Run) -> None:
-    """ρ of draws of the kernel's own process as a band of two deviations, within view if the axis can hold it.
-
-    Left out where samples change in size, or ρ is a mean over several samples of a batch.
-    """
-    law = run.metrics.get("rho_law")
-    if law is None or _SAMPLE_SIZE in run.trace or run.config.sampler.get("samples", 1) > 1:
+    """A band for ρ of draws of the kernel's own process; none where samples change in size."""
+    if (law := run.metrics.get("rho_law")) is None or _SAMPLE_SIZE in run.trace:
         return
     low, high = axes.get_ylim()
     ends = law["mean"] - 2 * law["sd"], law["mean"] + 2 * law["sd"]

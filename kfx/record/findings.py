@@ -131,14 +131,9 @@ def reading_of_rho(metrics: Document) -> str:
     record has no such law."""
     if (law := metrics.get("rho_law")) is None:
         return ""
-    places = dict.fromkeys(_place_of(law["deviations"][kernel]) for kernel in ("initial", "trained"))
-    return f"a draw of this kernel: {spread(law['mean'], law['sd'])}: {' → '.join(places)}"
-
-
-def _place_of(deviations: float) -> str:
-    if abs(deviations) <= 2:
-        return "as its draws"
-    return "smoother than its draws" if deviations < 0 else "rougher or noisier than its draws"
+    words, far = ("as", "rougher or noisier than", "smoother than"), law["deviations"]
+    places = [f"{words[(z > 2) - (z < -2)]} its draws" for z in (far["initial"], far["trained"])]
+    return f"a draw of this kernel: {spread(law['mean'], law['sd'])}: {' → '.join(dict.fromkeys(places))}"
 
 
 def mean_of(row: TableRow | None) -> str:

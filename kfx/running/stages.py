@@ -41,8 +41,7 @@ from kfx.running.left_out import better_left_out, fixed_on, with_selected
 from kfx.screen.progress import Steps, TraceProgress, WaitMessage, say
 
 _LEAST_TARGETS = 10
-"""Fewest targets for each fitted parameter with which ρ is read beside its law: with two, ρ of the targets that were
-fitted lies far below that of new ones."""
+"""Fewest targets for each fitted parameter for ρ beside its law: with two, ρ of new targets lies far above."""
 
 
 class Clock:
@@ -310,11 +309,7 @@ def _measure_on_held_out_batches(context: RunContext, starts: Sequence[Kernel], 
 
 
 def _rho_has_law(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> bool:
-    """Whether ρ of held-out batches is near the law of the kernel's draws if the targets are such draws.
-
-    It is not if ρ is computed by inverses, or if targets chose the batches, moved the points or were fitted by many
-    parameters.
-    """
+    """Whether ρ has its law if targets are draws: not if they chose batches, moved points or fitted many parameters."""
     config, parts = context.config, zip(starts, fitted, context.tensors, strict=True)
     if not config.objective.rho_has_law or config.optimizer.moves_points or config.sampler.choice == "stratified":
         return False
