@@ -214,3 +214,28 @@ def test_rho_is_not_read_where_its_law_does_not_hold(kfx, in_folder, words):
 def test_rho_is_read_with_ten_targets_for_each_parameter(kfx, in_folder):
     assert kfx("run", *WORDS, *SAMPLE, "dataset.dimensions=8", "kernel.ard=true")[0] == 0
     assert load_run("r").metrics["rho_law"]["mean"] == 0.5
+
+
+@pytest.mark.parametrize(("value", "sign"), [(1e-6, 1), (0.1, -1)], ids=["shorter", "longer"])
+def test_the_mean_slope_of_rho_over_draws_is_that_of_determinants_and_not_zero(value, sign):
+    """E dρ = (d log det A_c − p d log det A) / (N_f + 2) at the kernel of the draws, as w is white: ρ falls towards
+    shorter lengths with little noise and towards longer ones with much."""
+    rng, own, size, kept = np.random.default_rng(4), Regularization(value, "absolute"), 30, 15
+    x = rng.uniform(size=(size, 1))
+
+    def matrix(length):
+        return with_nugget(Matern(length, nu=0.5).gram(x), own)
+
+    def of_determinants(length):
+        a = matrix(length)
+        whole, part = (np.linalg.slogdet(each)[1] for each in (a, a[:kept, :kept]))
+        return (part - kept / size * whole) / (size + 2)
+
+    longer, shorter = 0.5 * np.exp([1e-4, -1e-4])
+    expected = (of_determinants(longer) - of_determinants(shorter)) / 2e-4
+    change, gram = (matrix(longer) - matrix(shorter)) / 2e-4, Matern(0.5, nu=0.5).gram(x)
+    y = drawn(matrix(0.5), rng, 4000)
+    slopes = np.array([(rho(gram, each, kept, own)[1] * change).sum() for each in y.T])
+    error = slopes.std() / np.sqrt(len(slopes))
+    assert slopes.mean() == pytest.approx(expected, abs=3 * error)
+    assert sign * expected > 10 * error
