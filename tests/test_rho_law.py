@@ -12,7 +12,7 @@ from scipy.stats import kstest
 from kfx import load_run
 from kfx.kernels import RBF, Linear, Matern
 from kfx.numerics.regularization import Regularization
-from kfx.numerics.rho_law import effective_outputs, rho_law
+from kfx.numerics.rho_law import effective_outputs, mean_and_deviation, rho_law
 from kfx.objectives import nll, rho
 from kfx.plots.trace import objective_over_iterations
 from kfx.record.findings import reading_of_rho
@@ -46,6 +46,7 @@ def test_rho_of_draws_has_the_law_whatever_the_kernel(kernel, size, kept, output
     y = drawn(with_nugget(gram, own), rng, 1000 * outputs).reshape(size, 1000, outputs)
     found = [rho(gram, 7.0 * y[:, i], kept, own, False)[0] for i in range(1000)]
     law, p = rho_law(size, kept, outputs), kept / size
+    assert mean_and_deviation(size, kept, outputs) == pytest.approx((law.mean(), law.std()), rel=1e-12)
     assert kstest(found, law.cdf).pvalue > 0.01
     assert kstest(found, rho_law(size, kept, 2 * outputs).cdf).pvalue < 1e-6
     assert law.mean() == pytest.approx(1 - p)

@@ -10,7 +10,7 @@ import torch
 
 from kfx.files import Document, TableRow
 from kfx.kernels.base import Kernel
-from kfx.numerics.rho_law import effective_outputs, rho_law
+from kfx.numerics.rho_law import effective_outputs, mean_and_deviation
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.sampling.samplers import Batch, FixedSampler
 
@@ -91,8 +91,7 @@ def beside_law(rho: Document, batch: Batch, y: torch.Tensor) -> Document:
     rho: of `summary`. batch: one of those that were measured. y: targets from which the batches were drawn, (n,
     outputs). sd: of one batch; the mean of several, which overlap, has at most this deviation.
     """
-    law = rho_law(len(batch.indices), batch.sample_size, effective_outputs(y))
-    mean, sd = float(law.mean()), float(law.std())
+    mean, sd = mean_and_deviation(len(batch.indices), batch.sample_size, effective_outputs(y))
     deviations = {kernel: (rho[kernel]["mean"] - mean) / sd for kernel in ("initial", "trained")}
     return {"mean": mean, "sd": sd, "deviations": deviations}
 
