@@ -120,8 +120,7 @@ class _LeftOut:
 
     def __init__(self, problem: Problem, scale: str = "one") -> None:
         require_scale(scale)
-        self.problem, self.inverse = problem, torch.cholesky_inverse(problem.factor)
-        self.own = self.inverse.diagonal()[:, None]
+        self.problem, self.own = problem, problem.inverse.diagonal()[:, None]
         self.error = problem.y_hat / self.own
         self.energy = self.error.square() * self.own
         self.s = 1.0 if scale == "one" else float(self.energy.mean())
@@ -132,13 +131,13 @@ class _LeftOut:
         """Return G, (N, N), from the derivatives with respect to e, (N, outputs), and C_ii, (N, 1), for fixed e."""
         to_y_hat = to_error / self.own
         to_own = to_own - (to_y_hat * self.error).sum(dim=1, keepdim=True)
-        return _pulled(self.problem, self.inverse, to_y_hat, self.inverse * to_own.mT)
+        return _pulled(self.problem, to_y_hat, self.problem.inverse * to_own.mT)
 
 
 def _in_folds(problem: Problem, folds: int, form: str, cotangent: bool) -> tuple[float, Array | None]:
     if form != "batch" or folds < 2:
         raise ValueError(f"folds={folds}, form={form}: expected folds >= 2, and form=batch")
-    inverse, error = torch.cholesky_inverse(problem.factor), torch.empty_like(problem.y)
+    inverse, error = problem.inverse, torch.empty_like(problem.y)
     to_y_hat, to_inverse = torch.empty_like(error), torch.zeros_like(inverse)
     for i in range(min(folds, len(error))):
         factor = cholesky(inverse[i::folds, i::folds], 0.0)
@@ -147,12 +146,12 @@ def _in_folds(problem: Problem, folds: int, form: str, cotangent: bool) -> tuple
             to_y_hat[i::folds] = torch.cholesky_solve(error[i::folds] * (2 / error.numel()), factor)
             to_inverse[i::folds, i::folds] = -to_y_hat[i::folds] @ error[i::folds].mT
     value = float(error.square().mean())
-    return value, _pulled(problem, inverse, to_y_hat, inverse @ to_inverse) if cotangent else None
+    return value, _pulled(problem, to_y_hat, inverse @ to_inverse) if cotangent else None
 
 
-def _pulled(problem: Problem, inverse: torch.Tensor, to_y_hat: torch.Tensor, half: torch.Tensor) -> Array:
-    """G, (N, N). inverse: C. to_y_hat: cotangent of Ŷ, (N, outputs). half: C H for the cotangent H of C, (N, N).
+def _pulled(problem: Problem, to_y_hat: torch.Tensor, half: torch.Tensor) -> Array:
+    """G, (N, N). to_y_hat: cotangent of Ŷ, (N, outputs). half: C H for the cotangent H of C, (N, N).
 
     dŶ = −C dA Ŷ and dC = −C dA C.
     """
-    return problem.cotangent(-(inverse @ to_y_hat) @ problem.y_hat.mT - half @ inverse)
+    return problem.cotangent(-(problem.inverse @ to_y_hat) @ problem.y_hat.mT - half @ problem.inverse)
