@@ -84,7 +84,7 @@ class Objective(gpytorch.mlls.ExactMarginalLogLikelihood):
     `ExactMarginalLogLikelihood`, and `loo_likelihood` is `LeaveOneOutPseudoLikelihood`.
 
     likelihood: a Gaussian one, whose noise is part of A = Θ + noise. model: its Gaussian process.
-    objective: a name in `kfx.objectives`. settings: its keywords, as `form="held_out"`.
+    objective: a name in `kfx.objectives`, or of a plugin. settings: its keywords, as `form="held_out"`.
     sample_proportion: N_c / N, > 0 and < 1, the share of the points that are the sample, of an objective that has one.
         They are drawn anew at each call, by a generator with `seed`, so such a value is random: no line search.
 
@@ -167,14 +167,16 @@ def _option(name: str, settings: dict[str, Any]) -> ObjectiveOption:
     """Return the option of an objective, with its function's defaults: a model has its own amplitude, so none is
     profiled."""
     load()
-    known = [each for each in OPTIONS["objective"] if each in kfx.objectives.__all__]
+    every, ours = OPTIONS["objective"], kfx.objectives.__all__
+    known = [each for each in every if each in ours or every[each].origin != "kfx"]
     if name not in known:
         raise ValueError(f"objective={name!r}: expected one of {', '.join(known)}")
-    made, taken = OPTIONS["objective"][name], inspect.signature(getattr(kfx.objectives, name)).parameters
-    if unknown := [key for key in settings if key not in made.fields()]:
-        raise ValueError(f"{unknown[0]}: objective={name} takes {', '.join(made.fields()) or 'no settings'}")
-    own: ObjectiveOption = made(**{key: taken[key].default for key in made.fields() if key in taken} | settings)
-    return own
+    taken = inspect.signature(getattr(kfx.objectives, name)).parameters if name in ours else {}
+    own = {key: taken[key].default for key in every[name].fields() if key in taken}
+    if unknown := [key for key in settings if key not in every[name].fields()]:
+        raise ValueError(f"{unknown[0]}: objective={name} takes {', '.join(every[name].fields()) or 'no settings'}")
+    made: ObjectiveOption = every[name](**own | settings)
+    return made
 
 
 def _require_one_process(function_dist: Any, target: torch.Tensor) -> None:

@@ -11,12 +11,14 @@ import torch
 from torch import nn
 
 from kfx import objectives
+from kfx.config.plugins import load_plugins
 from kfx.gpytorch import KfxKernel, Objective
 from kfx.kernels import CNNGP, RBF, Conv2d, GreensFunction, Matern, NetworkFeatures, RationalQuadratic, ReLU, Sequential
 from kfx.numerics.regularization import Regularization
-from kfx.objectives import gcv, interpolation_error, loo, nll, rho
+from kfx.objectives import gcv, interpolation_error, leave_one_out, loo, nll, rho
 from kfx.outcomes import NumericalError
 from kfx.torch import KernelModule, gram, objective_loss, rho_loss
+from tests.plugins import BLOCKS
 
 KERNELS = {
     "rbf": (lambda: RBF(1.3), (6, 2)),
@@ -447,6 +449,17 @@ def test_other_outputs_and_targets_are_refused():
         mll(model(x), torch.where(y == y[2], torch.nan, y))
     with pytest.raises(ValueError, match="a MultivariateNormal, got Tensor"):
         mll(y, y)
+
+
+def test_a_plugins_criterion_is_a_name_like_any_other(in_folder, own_registry):
+    (in_folder / "loo_absolute.py").write_text(BLOCKS["loo_absolute"])
+    load_plugins(["loo_absolute.py"])
+    likelihood, model, x, y = process(n=5)
+    mean, a = dense(likelihood, model, x)
+    expected = leave_one_out.errors(a, y - mean, 0.0).abs().mean()
+    found = Objective(likelihood, model, "loo_absolute")(model(x), y)
+    assert -found.item() == pytest.approx(expected.item())
+    assert any("noise" in key for key in slopes(model, found))
 
 
 @pytest.mark.parametrize("name", ["loo", "crps"])

@@ -122,11 +122,7 @@ for which, panel, title in zip((0, 1), others, ("RMSE of the mean", "−log dens
     panel.plot(found, color="#b9c1cc", linewidth=0.8)
     for place, (criterion, each) in enumerate(zip(criteria, found, strict=True)):
         panel.plot(place, each.mean(), "o", color=colours[criterion])
-    panel.set(
-        title=title,
-        xticks=range(3),
-        xlim=(-0.4, 2.4),
-        xticklabels=("likelihood", "density\nleft out", "CRPS\nleft out"),
-    )
+    panel.set_xticks(range(3), ("likelihood", "density\nleft out", "CRPS\nleft out"))
+    panel.set(title=title, xlim=(-0.4, 2.4), xlabel="trained by (dots: means)")
 others[0].set_ylim(0)
 plt.show()
