@@ -452,7 +452,8 @@ def test_other_outputs_and_targets_are_refused():
 
 
 def test_a_plugins_criterion_is_a_name_like_any_other(in_folder, own_registry):
-    (in_folder / "loo_absolute.py").write_text(BLOCKS["loo_absolute"])
+    text, line = BLOCKS["loo_absolute"], "    def build(self):"
+    (in_folder / "loo_absolute.py").write_text(text.replace(line, f"    trains_regularization = True\n\n{line}"))
     load_plugins(["loo_absolute.py"])
     likelihood, model, x, y = process(n=5)
     mean, a = dense(likelihood, model, x)
