@@ -120,8 +120,24 @@ def cell(question: str) -> Found:
     return found[0]
 
 
+def study(question: str) -> Found:
+    """`NAME; KEY=VALUE; …; COLUMN`: a cell of the table of a study in runs/reproduction/studies/, in its only row with
+    these values; or the tables `NAME; table`, a row for each of the study's, `NAME; summary`, a row for each criterion,
+    and `NAME; parts`, a row for each part of the settings."""
+    name, *conditions, column = question.split("; ")
+    rows = _csv(f"runs/reproduction/studies/{name}.csv")
+    if column in _STUDY_TABLES:
+        return _STUDY_TABLES[column](rows)
+    for key, _, value in (condition.partition("=") for condition in conditions):
+        rows = rows[rows[key].astype(str) == value]
+    if len(rows) != 1:
+        raise ValueError(f"{len(rows)} rows, expected one")
+    return rows[column].iloc[0] if isinstance(rows[column].iloc[0], str) else float(rows[column].iloc[0])
+
+
 SOURCES: dict[str, Callable[[str], Found]] = {
-    each.__name__: each for each in (forecasts, tables, performance, reproduction, claims, published, images, cell)
+    each.__name__: each
+    for each in (forecasts, tables, performance, reproduction, claims, published, images, cell, study)
 }
 
 
@@ -207,6 +223,60 @@ def _features() -> str:
             cells.append(f"{errors.mean():.2f}" + (f" ± {errors.std(ddof=1):.2f}" if seeds > 1 else ""))
         lines.append(f"| {name} | {seeds} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+_DATED = ["date", "kfx", "machine"]
+_WAYS = {"tiny": "λ tiny", "leave_one_out": "λ by leave-one-out", "trained": "λ trained"}
+
+
+def _criteria(rows: pd.DataFrame) -> list[str]:
+    return [name for name in rows if name not in ("lambda", "part", "settings", *_DATED)]
+
+
+def _summary(rows: pd.DataFrame) -> str:
+    """A row for each criterion: regret ± standard error for each way to λ, and of the second the share of settings in
+    which it is best, coverage; and what training costs."""
+    found = rows.set_index([rows["lambda"].fillna(""), "part"])[_criteria(rows)].T
+    costs = [part for part in ("evaluations", "seconds") if ("", part) in found]
+    head = ["criterion", *_WAYS.values(), "best in %", "coverage in %", *("ms" if c == "seconds" else c for c in costs)]
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    for name, own in found.sort_values(("leave_one_out", "all")).iterrows():
+        regrets = [(own[way, "all"], own[way, "standard error"]) for way in _WAYS]
+        cells = ["-" if pd.isna(mean) else f"{mean:.1f} ± {error:.1f}" for mean, error in regrets]
+        cells += [f"{own['leave_one_out', part]:.0f}" for part in ("best in %", "coverage in %")]
+        cells += [f"{own['', part] * (1e3 if part == 'seconds' else 1):.0f}" for part in costs]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _parts(rows: pd.DataFrame) -> str:
+    """Mean regret of each criterion with λ by leave-one-out, a row for each part of the settings."""
+    names = _criteria(rows)
+    own = rows[
+        (rows["lambda"] == "leave_one_out")
+        & rows["part"].str.match(r"all$|(?:model is|truth|model|collection|d|n|noise) ")
+    ]
+    lines = [f"| settings | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
+    for _, row in own.iterrows():
+        least = row[names].min()
+        cells = [f"**{value:.1f}**" if value == least else f"{value:.1f}" for value in row[names]]
+        lines.append(f"| {row['part']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _whole(rows: pd.DataFrame) -> str:
+    shown = rows.drop(columns=_DATED)
+    lines = [
+        f"| {' | '.join(shown)} |",
+        "|" + "".join("---:|" if pd.api.types.is_numeric_dtype(kind) else "---|" for kind in shown.dtypes),
+    ]
+    for row in shown.itertuples(index=False):
+        cells = ["" if value != value else value if isinstance(value, str) else f"{value:.4g}" for value in row]
+        lines.append(f"| {' | '.join(each.replace('|', chr(92) + '|') for each in cells)} |")
+    return "\n".join(lines)
+
+
+_STUDY_TABLES = {"table": _whole, "summary": _summary, "parts": _parts}
 
 
 @cache

@@ -76,6 +76,8 @@ class ObjectivePart(Part, Protocol):
     """Whether λ may be trained on this objective; most objectives reward a larger λ as such."""
     has_head: ClassVar[bool] = False
     """Whether the objective trains a head, for example on a network's features, that predicts as well as the kernel."""
+    rho_has_law: ClassVar[bool] = True
+    """Whether ρ of a batch is computed from a Cholesky factor, so that it has the law of `kfx.numerics.rho_law`."""
     is_of_deep_kernels: ClassVar[bool] = False
     """Whether the objective is for deep kernel machines, which take no other objective."""
 

@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from scipy.optimize import OptimizeResult, minimize
+from scipy.spatial.distance import pdist
 from scipy.stats import wilcoxon
 
 from kfx.config.plugins import plugged_in
@@ -32,7 +33,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.objectives import loo
 from kfx.objectives.base import Objective, as_objective
 from kfx.outcomes import NumericalError
-from kfx.plots.winners import winners
+from kfx.plots.regret import by_collection, winners
 
 Row = dict[str, float | str]
 Criteria = Mapping[str, Mapping[str, Any]]
@@ -45,7 +46,7 @@ LAMBDAS = (1e-10, 1e-7, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 FLOOR = 1e-5
 """Errors count as at least this share of the truth's deviation, because round-off decides below it."""
 WAYS = ("tiny", "leave_one_out", "trained")
-"""λ is the smallest, or the best for each length by leave-one-out errors, or minimises the criterion with the length."""
+"""λ is the smallest, or for each length the best by leave-one-out errors, or minimises the criterion with it."""
 _HELD_OUT = 200
 """Random halves are drawn until they hold out so many points, at least two of them."""
 
@@ -59,7 +60,7 @@ def built(settings: Mapping[str, Any]) -> tuple[Objective, bool]:
 
 @dataclass
 class Problem:
-    """Training points x, (n, d), with targets y, (n,), and test points with the truth f and noisy values there."""
+    """Training points x, (n, d), with targets y, (n, outputs), and test points with the truth f and values y."""
 
     x: np.ndarray
     y: np.ndarray
@@ -71,9 +72,9 @@ class Problem:
 
     @cached_property
     def unit(self) -> float:
-        """The median distance of training points."""
-        distances = np.linalg.norm(self.x[:, None] - self.x[None], axis=2)
-        return float(np.median(distances[np.triu_indices(len(self.x), 1)]))
+        """The median distance of training points, or their mean one if most points are the same."""
+        distances = pdist(self.x)
+        return float(np.median(distances) or distances.mean())
 
 
 def posed(truth: str, d: int, n: int, noise: float, draw: int) -> Problem:
@@ -82,8 +83,34 @@ def posed(truth: str, d: int, n: int, noise: float, draw: int) -> Problem:
     x = rng.uniform(size=(n + N_TEST, d))
     f = function(truth, x, rng)
     y = f + math.sqrt(noise) * rng.normal(size=len(f))
-    halves = [rng.permutation(n) for _ in range(max(2, math.ceil(_HELD_OUT / (n / 2))))]
-    return Problem(x[:n], y[:n] - y[:n].mean(), x[n:], f[n:] - y[:n].mean(), y[n:] - y[:n].mean(), halves)
+    halves = _halves(n, rng)
+    f, y = (each[:, None] - y[:n].mean() for each in (f, y))
+    return Problem(x[:n], y[:n], x[n:], f[n:], y[n:], halves)
+
+
+def of_data(dataset: Mapping[str, Any], most: int, draw: int) -> Problem:
+    """Return the problem of a data set, at most `most` training and N_TEST · 3 test points, drawn at random.
+
+    dataset: settings of `dataset`, whose split, if it has splits, is the draw. Features are standardized, targets, or
+    classes as indicators, centred and in units of their deviation; the truth is what was observed.
+    """
+    own = dict(dataset)
+    option = OPTIONS["dataset"][own.pop("name")]
+    rng = np.random.default_rng(draw)
+    data = option(**own, **({"split": draw} if "split" in option.fields() else {})).load(rng)
+    train, test = rng.permutation(len(data.x_train))[:most], rng.permutation(len(data.x_test))[: 3 * N_TEST]
+    x, x_test, y, y_test = (
+        np.asarray(each, dtype=np.float64).reshape(len(each), -1)
+        for each in (data.x_train[train], data.x_test[test], data.y_train[train], data.y_test[test])
+    )
+    spread = np.where((deviation := x.std(axis=0)) > 1e-9 * np.abs(x).max(axis=0), deviation, np.inf)
+    x, x_test = ((each - x.mean(axis=0)) / spread for each in (x, x_test))
+    y, y_test = ((each - y.mean(axis=0)) / (y.std() or 1.0) for each in (y, y_test))
+    return Problem(x, y, x_test, y_test, y_test, _halves(len(x), rng))
+
+
+def _halves(n: int, rng: np.random.Generator) -> list[np.ndarray]:
+    return [rng.permutation(n) for _ in range(max(2, math.ceil(_HELD_OUT / (n / 2))))]
 
 
 class Grid:
@@ -91,7 +118,7 @@ class Grid:
 
     def __init__(self, problem: Problem, model: Callable[[float], Kernel], criteria: Mapping[str, Objective]) -> None:
         self.problem, self.model = problem, model
-        self.y = as_tensor(problem.y, dtype=torch.float64)[:, None]
+        self.y = as_tensor(problem.y, dtype=torch.float64)
         self.criteria = {"": loo, **criteria}
         self.uses_sample: dict[str, bool] = {}
         shape = len(LENGTHS), len(LAMBDAS)
@@ -114,7 +141,7 @@ class Grid:
                 factor = whole.factor(value)
             except NumericalError:
                 continue
-            error = across @ torch.cholesky_solve(self.y, factor) - as_tensor(self.problem.f_test)[:, None]
+            error = across @ torch.cholesky_solve(self.y, factor) - as_tensor(self.problem.f_test)
             self.errors[i, j] = float(error.square().mean().sqrt())
 
     def _of_sample(self, name: str, whole: Factored) -> bool:
@@ -149,10 +176,10 @@ class Grid:
         except NumericalError:
             return math.nan
         alpha = torch.cholesky_solve(self.y, factor)
-        scale = float(left_out_scale(factor, alpha))
+        scale = left_out_scale(factor, alpha)
         known = torch.linalg.solve_triangular(factor, across.mT, upper=False).square().sum(dim=0)
-        deviation = (scale * (1 + value - known).clamp_min(0.0)).sqrt()
-        error = (across @ alpha)[:, 0] - as_tensor(self.problem.y_test)
+        deviation = (scale * (1 + value - known).clamp_min(0.0)[:, None]).sqrt()
+        error = across @ alpha - as_tensor(self.problem.y_test)
         return float((error.abs() <= 1.96 * deviation).double().mean())
 
 
@@ -164,21 +191,40 @@ def _value(criterion: Objective, gram: Factored, y: torch.Tensor, regularization
     return value if math.isfinite(value) else math.inf
 
 
-def lost(
+def on_truth(
     truth: str, d: int, n: int, models: Sequence[str], noises: Sequence[float], draws: int, criteria: Criteria
 ) -> list[Row]:
-    """Rows of one cell: each model, noise and draw, each way to λ and criterion, with error, regret and coverage.
+    """Rows of one cell: each noise, draw, model, way to λ and criterion; see `lost`."""
+    rows: list[Row] = []
+    for noise, draw in itertools.product(noises, range(draws)):
+        at: Row = {"truth": truth, "d": d, "n": n, "noise": noise, "draw": draw}
+        rows += [at | row for row in lost(posed(truth, d, n, noise, draw), models, criteria)]
+    return rows
+
+
+def on_data(
+    dataset: Mapping[str, Any], name: str, most: int, models: Sequence[str], draws: int, criteria: Criteria
+) -> list[Row]:
+    """Rows of one data set: each draw, model, way to λ and criterion; see `lost` and `of_data`."""
+    rows: list[Row] = []
+    for draw in range(draws):
+        problem = of_data(dataset, most, draw)
+        at: Row = {"truth": name, "collection": dataset["name"], "n": len(problem.x), "draw": draw}
+        rows += [at | row for row in lost(problem, models, criteria)]
+    return rows
+
+
+def lost(problem: Problem, models: Sequence[str], criteria: Criteria) -> list[Row]:
+    """Each model, way to λ and criterion, with the error of the chosen kernel, its regret and its coverage.
 
     regret: the logarithm of the error over the best one, both relative to the truth's deviation and at least `FLOOR`.
     """
     made = {name: built(settings) for name, settings in criteria.items()}
     rows: list[Row] = []
-    for noise, draw in itertools.product(noises, range(draws)):
-        problem = posed(truth, d, n, noise, draw)
-        for model in models:
-            grid = Grid(problem, MODELS[model], {name: each for name, (each, _) in made.items()})
-            at: Row = {"truth": truth, "model": model, "d": d, "n": n, "noise": noise, "draw": draw}
-            rows += [at | row for row in _rows(grid, {name: trains for name, (_, trains) in made.items()})]
+    for model in models:
+        grid = Grid(problem, MODELS[model], {name: objective for name, (objective, _) in made.items()})
+        at: Row = {"model": model}
+        rows += [at | row for row in _rows(grid, {name: trains for name, (_, trains) in made.items()})]
     return rows
 
 
@@ -231,12 +277,14 @@ def trained(criterion: Objective, kernel: Kernel, x: np.ndarray, y: np.ndarray, 
 
 
 def cells(
-    blocks: Sequence[Mapping[str, Any]], draws: int, costs: Mapping[str, int], criteria: Criteria
+    blocks: Sequence[Mapping[str, Any]], draws: int, criteria: Criteria, costs: Mapping[str, int] | None = None
 ) -> dict[str, Callable[[], list[Row]]]:
-    """Return a cell for each truth, dimension and number of points of each block, and one of costs.
+    """Return a cell for each truth, dimension and number of points of a block, or for each of its data sets, and one of
+    costs.
 
-    blocks: each with lists `truths`, `models`, `d`, `n` and `noise`. costs: n, d and draws. criteria of plugins come in
-    addition.
+    blocks: each with `models`, and with lists `truths`, `d`, `n` and `noise`; or with settings of a `dataset`, the
+    `values` of its setting `key`, and the number of points, `most`. criteria: those of plugins come in addition.
+    costs: n, d and draws.
     """
     own = {plugin.module for plugin in plugged_in()}
     plugins = {name: {"name": name} for name, each in OPTIONS["objective"].items() if each.__module__ in own}
@@ -245,24 +293,34 @@ def cells(
         built(settings)
     made: dict[str, Callable[[], list[Row]]] = {}
     for block in blocks:
+        if "dataset" in block:
+            for value in block["values"]:
+                dataset = {**block["dataset"], block["key"]: value}
+                made[f"{dataset['name']}={value}"] = partial(
+                    on_data, dataset, value, block["most"], block["models"], draws, criteria
+                )
+            continue
         for n, d, truth in itertools.product(block["n"], block["d"], block["truths"]):
-            made[f"{truth},d={d},n={n}"] = partial(lost, truth, d, n, block["models"], block["noise"], draws, criteria)
-    return {**made, "cost": partial(cost, **costs, criteria=criteria)}
+            made[f"{truth},d={d},n={n}"] = partial(
+                on_truth, truth, d, n, block["models"], block["noise"], draws, criteria
+            )
+    return {**made, "cost": partial(cost, **costs, criteria=criteria)} if costs else made
 
 
 def picture(rows: pd.DataFrame) -> Figure:
-    """Which criterion has the least mean regret in each setting; see `kfx.plots.winners`."""
-    return winners(by_setting(rows))
+    """Which criterion has the least mean regret in each setting, or means over collections; see `kfx.plots.regret`."""
+    return (by_collection if "collection" in rows else winners)(by_setting(rows))
 
 
-SETTING = ["truth", "model", "d", "n", "noise"]
+_SETTING = ["truth", "model", "collection", "d", "n", "noise"]
 
 
 def by_setting(rows: pd.DataFrame) -> pd.DataFrame:
     """The regret of each setting, way to λ and draw, a column for each criterion, in the order of the study."""
     found = rows[rows["regret"].notna()]
     names = list(dict.fromkeys(found["criterion"]))
-    return found.pivot_table(index=[*SETTING, "lambda", "draw"], columns="criterion", values="regret")[names]
+    keys = [key for key in _SETTING if key in found]
+    return found.pivot_table(index=[*keys, "lambda", "draw"], columns="criterion", values="regret")[names]
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -272,8 +330,9 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     regret, p of Wilcoxon's test over settings against the criterion of the least mean, the coverage of intervals of
     95 %; and the cost of training. Shares and coverages are in %.
     """
-    regrets = by_setting(rows).groupby([*SETTING, "lambda"]).mean().reset_index()
-    regrets["fit"] = [fit(*each) for each in zip(regrets["truth"], regrets["model"], strict=True)]
+    found = by_setting(rows)
+    regrets = found.groupby([key for key in found.index.names if key != "draw"]).mean().reset_index()
+    regrets["model is"] = [fit(*each) for each in zip(regrets["truth"], regrets["model"], strict=True)]
     names = [name for name in regrets if name in set(rows["criterion"])]
     covered = rows.pivot_table(index="lambda", columns="criterion", values="coverage")
     made: list[Row] = []
@@ -291,17 +350,14 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
         best = values.mean().idxmin()
         add(how, f"p against {best}", len(own), values.apply(lambda each, to=values[best]: _p(each, to)))
         add(how, "coverage in %", len(own), 100 * covered.T[how].reindex(asked))
-        for key in ("fit", "truth", "model", "d", "n", "noise"):
-            for value, part in own.groupby(key, sort=False):
-                add(
-                    how,
-                    f"{key} {value:g}" if key in ("d", "n", "noise") else f"{value}",
-                    len(part),
-                    100 * part[asked].mean(),
-                )
-    paid = rows[rows["seconds"].notna()].groupby("criterion", sort=False)[["evaluations", "seconds"]].mean()
-    for column in paid:
-        add("", str(column), int(rows["seconds"].notna().sum() / len(paid)), paid[column])
+        for key in ("model is", "truth", "model", "collection", "d", "n", "noise"):
+            if key in own and 1 < own[key].nunique() <= _MOST_PARTS:
+                for value, part in own.groupby(key, sort=False):
+                    add(how, f"{key} {value}", len(part), 100 * part[asked].mean())
+    if "seconds" in rows:
+        paid = rows[rows["seconds"].notna()].groupby("criterion", sort=False)[["evaluations", "seconds"]].mean()
+        for column in paid:
+            add("", str(column), int(rows["seconds"].notna().sum() / len(paid)), paid[column])
     return pd.DataFrame(made)
 
 
@@ -309,6 +365,7 @@ def _p(one: pd.Series, other: pd.Series) -> float:
     return 1.0 if (one == other).all() else float(wilcoxon(one, other).pvalue)
 
 
+_MOST_PARTS = 12
 _SMOOTHNESS = {
     "step": 0.4,
     "kinked": 1.4,
@@ -322,7 +379,7 @@ _SMOOTHNESS = {
 
 
 def fit(truth: str, model: str) -> str:
-    """Whether a model is the truth's own process, or smoother or rougher than the truth."""
-    if truth == model:
-        return "right"
+    """Whether a model is the truth's own process, or smoother or rougher than the truth; empty for a data set."""
+    if truth == model or truth not in _SMOOTHNESS:
+        return "right" if truth == model else ""
     return "too smooth" if _SMOOTHNESS[model] > _SMOOTHNESS[truth] else "too rough"

@@ -10,26 +10,23 @@ import torch
 
 from kfx.files import Document, TableRow
 from kfx.kernels.base import Kernel
+from kfx.numerics.rho_law import effective_outputs, rho_law
 from kfx.optimizers.loss import Evaluation, Loss
-from kfx.sampling.samplers import FixedSampler
+from kfx.sampling.samplers import Batch, FixedSampler
 
 COLUMNS = ("kernel", "part", "batch", "rho", "objective")
 
 
-def on_the_same_batches(
-    kernels: Sequence[Kernel],
-    loss: Callable[..., Loss],
-    sampler: FixedSampler,
-    data: Sequence[torch.Tensor],
-    rng: np.random.Generator,
-    count: int,
-) -> list[list[Evaluation]]:
-    """Evaluate the objective of each kernel on `count` batches; all kernels see the same batches.
-
-    data: x (n, …), y (n, outputs). rng: draws nothing but these batches.
-    """
+def drawn(sampler: FixedSampler, data: Sequence[torch.Tensor], rng: np.random.Generator, count: int) -> list[Batch]:
+    """Draw `count` batches of the data: x (n, …), y (n, outputs). rng: draws nothing but these batches."""
     sampler.start(*data)
-    batches = [sampler.draw(rng) for _ in range(count)]
+    return [sampler.draw(rng) for _ in range(count)]
+
+
+def on_the_same_batches(
+    kernels: Sequence[Kernel], loss: Callable[..., Loss], batches: Sequence[Batch], data: Sequence[torch.Tensor]
+) -> list[list[Evaluation]]:
+    """Evaluate the objective of each kernel on the batches. data: x (n, …), y (n, outputs)."""
     return [
         [evaluate(kernel.flat, b, gradient=False) for b in batches]
         for kernel in kernels
@@ -51,7 +48,7 @@ def mean_objectives(
     """
     return [
         math.inf if any(value.failed for value in values) else float(np.mean([value.objective for value in values]))
-        for values in on_the_same_batches(kernels, loss, sampler, data, rng, count)
+        for values in on_the_same_batches(kernels, loss, drawn(sampler, data, rng, count), data)
     ]
 
 
@@ -86,6 +83,18 @@ def summary(table: Sequence[TableRow]) -> Document:
         found[name] = {kernel: _mean_and_sd(values[both]) for kernel, values in each.items()}
         found["failed"] = int(len(both) - both.sum())
     return found
+
+
+def beside_law(rho: Document, batch: Batch, y: torch.Tensor) -> Document:
+    """ρ of draws of the kernel's own process, and how far from their mean the measured ones lie, for `metrics.json`.
+
+    rho: of `summary`. batch: one of those that were measured. y: targets from which the batches were drawn, (n,
+    outputs). sd: of one batch; the mean of several, which overlap, has at most this deviation.
+    """
+    law = rho_law(len(batch.indices), batch.sample_size, effective_outputs(y))
+    mean, sd = float(law.mean()), float(law.std())
+    deviations = {kernel: (rho[kernel]["mean"] - mean) / sd for kernel in ("initial", "trained")}
+    return {"mean": mean, "sd": sd, "deviations": deviations}
 
 
 def _mean_and_sd(values: np.ndarray) -> dict[str, float]:

@@ -126,6 +126,10 @@ class RhoOption(ObjectiveOption):
         "inverse: by explicit inverses in the kernel's dtype, to repeat published runs; rho may leave [0, 1]",
     )
 
+    @property
+    def rho_has_law(self) -> bool:  # type: ignore[override]
+        return self.solver == "cholesky"
+
     def build(self) -> Objective:
         if self.solver == "inverse":
             from kfx.objectives.by_inverse import rho_by_inverse

@@ -77,7 +77,7 @@ def _compute(name: str, cell: Cell, file: Path, plugins: Sequence[str]) -> tuple
     load_plugins(plugins)
     try:
         rows = cell()
-    except Exception as error:  # noqa: BLE001 one cell's error, a plugin's perhaps, does not stop the others
+    except Exception as error:
         return name, f"{type(error).__name__}: {' '.join(str(error).split())}"
     write_whole(file, pd.DataFrame(rows).to_csv(index=False, float_format="%.6g"))
     return name, ""

@@ -109,7 +109,7 @@ def read(name: str) -> Study:
         raise ConfigError(f"{name}: unknown study; it takes {near(name, names())}")
     path = catalogue.file_of("study", name)
     content = read_yaml(path) or {}
-    if not isinstance(content, Mapping) or not (content.get("cells") or content.get("runs") and content.get("columns")):
+    if not isinstance(content, Mapping) or not ("cells" in content or (content.get("runs") and content.get("columns"))):
         raise ConfigError(f"{path}: expected runs and columns at least, or cells")
     study: Study = make(str(path), Study, content)
     if study.picture in NEEDS_X and not study.x:

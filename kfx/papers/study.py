@@ -103,7 +103,7 @@ def _one(name: str, study: Study, measured: Mapping[str, Job] | Cells, folder: P
         _RECORDED.mkdir(parents=True, exist_ok=True)
         write_whole(_RECORDED / f"{name}.csv", answer.recorded().to_csv(index=False))
         print(_RECORDED / f"{name}.csv")
-    console(180).print(screen(_shown(name, answer.frame)))
+    console(240).print(screen(_shown(name, answer.frame)))
     print(folder / "table.csv")
     if answer.draw is not None:
         with looking(parsed.style):

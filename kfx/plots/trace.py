@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kfx.numerics.formatting import spread
 from kfx.plots.style import (
     COLOURS,
     DATA,
@@ -28,6 +29,8 @@ from kfx.record.verdict import discarded
 
 _MOST_CURVES = 8
 _SAMPLE_SIZE = "diagnostic.sample_size"
+_MOST_ROOM = 4.0
+"""Largest factor by which the law of ρ may lengthen the axis; beyond it, the trace would look flat."""
 _MOST_POINTS = 3000
 """With more points than this, a running median with its band is clearer than single points."""
 
@@ -51,8 +54,24 @@ def objective_over_iterations(run: Run) -> Figure | None:
         _mark_events(panel, run)
         panel.set(ylabel=label)
         panel.margins(y=0.08)
+        if column == "rho":
+            _draw_law(panel, run)
     count_iterations(axes, run)
-    return finish(picture, axes[0], run)
+    set_title(axes[0], run)
+    legend(picture, axes[-1])
+    return picture
+
+
+def _draw_law(axes: Axes, run: Run) -> None:
+    """A band for ρ of draws of the kernel's own process; none where samples change in size."""
+    if (law := run.metrics.get("rho_law")) is None or _SAMPLE_SIZE in run.trace:
+        return
+    low, high = axes.get_ylim()
+    ends = law["mean"] - 2 * law["sd"], law["mean"] + 2 * law["sd"]
+    label = f"a draw of this kernel: {spread(law['mean'], law['sd'])} (band: two deviations)"
+    axes.axhspan(*ends, color=COLOURS[2], alpha=0.15, linewidth=0, zorder=0, label=label)
+    if max(high, ends[1]) - min(low, ends[0]) > _MOST_ROOM * (high - low):
+        axes.set_ylim(low, high)
 
 
 def count_iterations(axes: list[Axes], run: Run) -> None:

@@ -126,6 +126,16 @@ def held_out(metrics: Document, objective: str) -> dict[str, TableRow]:
     return {} if found is None else {objective: found["objective"], "rho": found["rho"]}
 
 
+def reading_of_rho(metrics: Document) -> str:
+    """ρ of draws of the kernel's own Gaussian process, and where the measured ρ lie, as people read it; empty where the
+    record has no such law."""
+    if (law := metrics.get("rho_law")) is None:
+        return ""
+    words, far = ("as", "rougher or noisier than", "smoother than"), law["deviations"]
+    places = [f"{words[(z > 2) - (z < -2)]} its draws" for z in (far["initial"], far["trained"])]
+    return f"a draw of this kernel: {spread(law['mean'], law['sd'])}: {' → '.join(dict.fromkeys(places))}"
+
+
 def mean_of(row: TableRow | None) -> str:
     """A row's mean with its deviation, as people read it; empty where there is no row."""
     return "" if row is None else spread(row["mean"], row.get("sd"))

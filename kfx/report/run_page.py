@@ -23,7 +23,7 @@ from kfx.kernels.names import readable
 from kfx.numerics.formatting import in_bytes, number
 from kfx.outcomes import ConfigError, Status
 from kfx.plots.style import rasterize
-from kfx.record.findings import Findings, difference_of, held_out, mean_of
+from kfx.record.findings import Findings, difference_of, held_out, mean_of, reading_of_rho
 from kfx.record.fitted import lengths_of_features
 from kfx.record.reading import Run, read_environment, typed_words
 from kfx.record.search import each_of, runs_below
@@ -234,7 +234,8 @@ def _held_out(run: Run) -> Table:
         for name, own in found.items()
     ]
     batches = run.metrics["held_out"]["batches"] if rows else 0
-    return Table([f"on {batches} held-out batches", "before#", "after#", "change#"], rows)
+    remarks = [f"rho of {reading}"] if (reading := reading_of_rho(run.metrics)) else []
+    return Table([f"on {batches} held-out batches", "before#", "after#", "change#"], rows, remarks=remarks)
 
 
 def _machine(here: Document) -> Table:

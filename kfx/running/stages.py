@@ -40,6 +40,9 @@ from kfx.running.journals import in_record
 from kfx.running.left_out import better_left_out, fixed_on, with_selected
 from kfx.screen.progress import Steps, TraceProgress, WaitMessage, say
 
+_LEAST_TARGETS = 10
+"""Fewest targets for each fitted parameter for ρ beside its law: with two, ρ of new targets lies far above."""
+
 
 class Clock:
     """Seconds of each stage by name, and the peak memory of the process at its end."""
@@ -294,9 +297,20 @@ def _measure_on_held_out_batches(context: RunContext, starts: Sequence[Kernel], 
     with WaitMessage("held-out batches"):
         for part, pair in enumerate(zip(starts, fitted, strict=True)):
             data, rng = context.tensors[part][:2], context.streams["held_out"]
-            measured = on_the_same_batches(pair, loss, sampler, data, rng, count)
+            batches = held_out.drawn(sampler, data, rng, count)
+            measured = on_the_same_batches(pair, loss, batches, data)
             for name, evaluations in zip(("initial", "trained"), measured, strict=True):
                 rows += held_out.rows(name, part, evaluations)
     context.notes.table("held_out.csv", held_out.COLUMNS, rows)
     found = held_out.summary(rows)
     context.notes.metrics |= {"rho": rho_of(found), "held_out": found}
+    if not found["failed"] and _rho_has_law(context, starts, fitted):
+        context.notes.metrics["rho_law"] = held_out.beside_law(found["rho"], batches[0], data[1])
+
+
+def _rho_has_law(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> bool:
+    """Whether ρ has its law if targets are draws: not if they chose batches, moved points or fitted many parameters."""
+    config, parts = context.config, zip(starts, fitted, context.tensors, strict=True)
+    if not config.objective.rho_has_law or config.optimizer.moves_points or config.sampler.choice == "stratified":
+        return False
+    return all(own is start or len(own.flat) * _LEAST_TARGETS <= y.numel() for start, own, (_, y, _) in parts)

@@ -14,7 +14,7 @@ from kfx.files import Document, TableRow
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
 from kfx.numerics.formatting import number
-from kfx.record.findings import Findings, ParameterChange, difference_of, held_out, mean_of
+from kfx.record.findings import Findings, ParameterChange, difference_of, held_out, mean_of, reading_of_rho
 from kfx.record.fitted import lengths_of_features
 
 _MOST = 6  # parameters shown
@@ -102,6 +102,8 @@ def _held_out(config: Config, metrics: Document) -> Iterator[Line]:
         note = f"; {failed} of {batches} failed" if failed else ""
         shown = _change(rows["initial"], rows["trained"], rows["change"])
         yield name, f"{shown} on {batches} held-out batches{note}"
+    if reading := reading_of_rho(metrics):
+        yield "", reading
 
 
 def _evaluation(found: Findings) -> Iterator[Line]:

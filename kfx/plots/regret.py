@@ -1,4 +1,4 @@
-"""Which criterion loses least in each setting of the map of criteria."""
+"""What criteria lose: which one loses least in each setting, and the mean over collections of data sets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from kfx.plots.style import COLOURS, FAINT, figure, headline
+from kfx.plots.style import COLOURS, FAINT, MARKERS, figure, headline, legend
 
 _OTHER = "rho"
 _CLEAR = 0.05
@@ -32,12 +32,38 @@ def winners(regrets: pd.DataFrame) -> Figure:
             regrets[regrets.index.get_level_values("lambda") == way].droplevel("lambda").dropna(axis=1, how="all"),
             names,
         )
-        headline(panel, f"λ {way.replace('_', '-') if way != 'leave_one_out' else 'by leave-one-out'}")
+        headline(panel, _title(way))
     shown = [name for name in names if name in seen]
     handles = [Patch(color=COLOURS[names.index(name) % len(COLOURS)], label=name) for name in shown]
     handles += [Patch(color=FAINT, label="several alike")]
     picture.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=9, frameon=False)
     return picture
+
+
+def by_collection(regrets: pd.DataFrame) -> Figure:
+    """A panel for each way to λ: mean regret of each criterion over the sets of each collection, ± 2 standard errors.
+
+    regrets: as for `winners`, with the level `collection`.
+    """
+    means = regrets.groupby(level=["lambda", "collection", "truth"], sort=False).mean()
+    way_of, collection_of = (means.index.get_level_values(level) for level in ("lambda", "collection"))
+    ways = list(dict.fromkeys(way_of))
+    picture, axes = figure(columns=len(ways), width=4.2, height=4.2)
+    for panel, way in zip(axes, ways, strict=True):
+        for i, name in enumerate(dict.fromkeys(collection_of)):
+            own = 100 * means[(way_of == way) & (collection_of == name)]
+            at = np.arange(own.shape[1]) + 0.2 * (i - 1)
+            panel.errorbar(own.mean(), at, xerr=2 * own.sem(), fmt=MARKERS[i], color=COLOURS[i], label=str(name))
+        panel.set_yticks(range(means.shape[1]), [str(name) for name in means] if panel is axes[0] else [])
+        panel.invert_yaxis()
+        panel.set_xlabel("mean regret × 100")
+        headline(panel, _title(way))
+    legend(picture, axes[0])
+    return picture
+
+
+def _title(way: str) -> str:
+    return {"leave_one_out": "λ by leave-one-out", "tiny": "λ tiny"}.get(way, f"λ {way}")
 
 
 def _draw(panel: Axes, own: pd.DataFrame, names: list[str]) -> set[str]:
@@ -73,6 +99,8 @@ def _winner(values: pd.DataFrame) -> tuple[str, float]:
     from scipy.stats import ttest_rel
 
     means = values.mean().sort_values()
+    if len(means) == 1:
+        return str(means.index[0]), 1.0
     first, second = means.index[:2]
     difference = values[second] - values[first]
     if np.allclose(difference, 0):
