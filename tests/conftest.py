@@ -17,7 +17,7 @@ from kfx.config import plugins, registry
 from kfx.numerics import threads
 
 _NEEDED = {
-    "test_torch.py": "gpytorch",
+    "test_gpytorch.py": "gpytorch",
     "test_interactive.py": "nbclient",
     "test_imports.py": "grimp",
     "test_cluster.py": "distributed",

@@ -185,7 +185,7 @@ def settings(config):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plot_5_torch_features", "plot_6_gpytorch"])
+@pytest.mark.parametrize("name", ["plot_5_torch_features", "plot_6_gpytorch", "plot_9_left_out"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_examples_with_torch_run(in_folder, name, monkeypatch):
     """The others are run by `make docs`; so are these, with what only the full run shows."""

@@ -32,14 +32,14 @@ pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 def test_the_page_of_parts_shows_one_of_each_family():
-    assert set(BLOCKS) == {"periodic", "tanh_network", "loo_likelihood", "chirp", "random_search", "median_error"}
+    assert set(BLOCKS) == {"periodic", "tanh_network", "loo_absolute", "chirp", "random_search", "median_error"}
     assert len(BLOCKS["periodic"].strip().splitlines()) <= 18
 
 
 @pytest.mark.slow
 def test_the_files_of_the_page_run_end_to_end(kfx, in_folder):
     plugins = write_plugins(in_folder)
-    chosen = ["kernel=periodic", "objective=loo_likelihood", "dataset=chirp", "optimizer=random_search"]
+    chosen = ["kernel=periodic", "objective=loo_absolute", "dataset=chirp", "optimizer=random_search"]
     code, out, err = kfx("run", *plugins, *chosen, *SMALL, "hydra.run.dir=r")
     assert code == 0, err
     assert "period 1 → " in out
@@ -65,15 +65,15 @@ def test_one_file_in_the_folder_of_its_family_adds_an_option_or_a_metric(tmp_pat
     """In a copy of the package, in a process of its own."""
     shutil.copytree(Path(kfx_package.__file__).parent, tmp_path / "kfx")
     shutil.copytree(config_folder(), tmp_path / "configs", dirs_exist_ok=True)
-    homes = {"periodic": "kernels", "loo_likelihood": "objectives", "chirp": "data", "median_error": "evaluation"}
+    homes = {"periodic": "kernels", "loo_absolute": "objectives", "chirp": "data", "median_error": "evaluation"}
     for name, family in homes.items():
         (tmp_path / "kfx" / family / f"{name}.py").write_text(BLOCKS[name])
-    words = ["kernel=periodic", "objective=loo_likelihood", "dataset=chirp", *SMALL, "hydra.run.dir=r"]
+    words = ["kernel=periodic", "objective=loo_absolute", "dataset=chirp", *SMALL, "hydra.run.dir=r"]
     complete = "from kfx.commands.arguments import completions as of; print(*of('kernel='), *of('kernel.per'))"
     calls = ["-m", "kfx", "list", "--names"], ["-c", complete], ["-m", "kfx", "run", *words]
     run = partial(subprocess.run, capture_output=True, text=True, cwd=tmp_path, check=True)
     listed, completed, _ = (run([sys.executable, *call]).stdout.split() for call in calls)
-    assert {"periodic", "loo_likelihood", "chirp"} <= set(listed)
+    assert {"periodic", "loo_absolute", "chirp"} <= set(listed)
     assert {"kernel=periodic", "kernel.period="} <= set(completed)
     assert "median_error" in load_run(tmp_path / "r").evaluation["metric"].to_numpy()
 

@@ -1,14 +1,12 @@
-"""Kernels and objectives within torch's autograd, and within GPyTorch."""
+"""Kernels and objectives within torch's autograd."""
 
 from __future__ import annotations
 
-import gpytorch
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from kfx.gpytorch import KfxKernel
 from kfx.kernels import CNNGP, RBF, Conv2d, GreensFunction, Matern, NetworkFeatures, RationalQuadratic, ReLU, Sequential
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import gcv, interpolation_error, loo, nll, rho
@@ -137,84 +135,3 @@ def test_a_gradient_of_a_gradient_is_refused_not_lost():
     assert slope.shape == x.shape
     with pytest.raises(RuntimeError, match="first derivatives alone"):
         torch.autograd.grad(rho_loss(gram(RBF(1.0), x), points((6,), 1), 3), x, create_graph=True)
-
-
-# ---- GPyTorch
-
-
-class Model(gpytorch.models.ExactGP):
-    def __init__(self, x, y, kernel, likelihood):
-        super().__init__(x, y, likelihood)
-        self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), kernel
-
-    def forward(self, x):
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
-
-def model_of(kernel, x, y, noise, **options):
-    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
-    likelihood.noise = noise
-    return Model(x, y, KfxKernel(kernel, **options), likelihood).double(), likelihood
-
-
-IMAGES = {"image_shape": (1, 3, 3)}
-
-
-@pytest.mark.parametrize("name", ["rbf", "cnngp"])
-def test_the_marginal_likelihood_is_nll(name):
-    kernel = KERNELS[name][0]()
-    x, options = (points((12, 9)), IMAGES) if name == "cnngp" else (points((12, 2)), {})
-    y = points((12,), 1)
-    model, likelihood = model_of(kernel, x, y, 0.3, **options)
-    marginal = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
-    with gpytorch.settings.fast_computations(False, False, False):
-        found = -marginal(model(x), y) * 12
-    shaped = x.reshape(12, 1, 3, 3) if options else x
-    noise = likelihood.noise.item()  # GPyTorch keeps it in another form
-    assert noise == pytest.approx(0.3)
-    assert abs(found.item() - nll(kernel.gram(shaped), y, 1, noise)[0]) < 1e-10
-    found.backward()
-    theta, pull = kernel.pullback(shaped)
-    slope = pull(nll(theta, y, 1, noise)[1]) * kernel.flat
-    assert np.allclose(model.covar_module.module.coordinates.grad.numpy(), slope, rtol=1e-9)
-
-
-def test_predictions_are_those_of_kernel_ridge_regression():
-    kernel, x, y = RBF(1.3), points((30, 2)), points((30,), 1)
-    model, likelihood = model_of(kernel, x, y, 0.1)
-    model.eval()
-    likelihood.eval()
-    new = points((7, 2), 2)
-    with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False):
-        found = model(new)
-        mean, variance = found.mean, found.variance
-    a = kernel.gram(x) + likelihood.noise.item() * torch.eye(30)
-    cross = kernel.gram(new, x)
-    assert torch.allclose(mean, cross @ torch.linalg.solve(a, y), rtol=1e-6)
-    assert torch.allclose(variance, 1 - (cross * torch.linalg.solve(a, cross.mT).mT).sum(dim=1), atol=1e-6)
-
-
-def test_a_gpytorch_model_trains_by_rho():
-    """Its own kernel, and a kernel of kfx in a sum with it: the lazy matrix is evaluated."""
-    x = points((40, 2))
-    y = torch.sin(3 * x[:, 0])
-    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()) + KfxKernel(RBF(0.3))
-    kernel = kernel.double()
-    kernel.kernels[0].base_kernel.lengthscale = 0.3
-    optimizer = torch.optim.Adam(kernel.parameters(), lr=0.1)
-    values = []
-    for _ in range(30):
-        optimizer.zero_grad()
-        loss = rho_loss(kernel(x), y, 20)
-        loss.backward()
-        optimizer.step()
-        values.append(loss.item())
-    assert values[-1] < 0.8 * values[0]
-    assert kernel.kernels[1].kernel.parameters["sigma"] != pytest.approx(0.3, rel=0.1)
-
-
-def test_batches_of_processes_and_other_shapes_are_refused():
-    with pytest.raises(ValueError, match="without a batch dimension"):
-        KfxKernel(RBF(1.0))(points((2, 3, 2))).to_dense()
-    with pytest.raises(ValueError, match="points have 4 features"):
-        KfxKernel(RBF(1.0), image_shape=(1, 3, 3))(points((3, 4))).to_dense()

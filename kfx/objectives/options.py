@@ -32,6 +32,8 @@ class ObjectiveOption(Option, ObjectivePart, abc.ABC):
     compares_norms: ClassVar[bool] = False
     """Whether it compares norms of interpolants; it then depends strongly on a constant in the targets, and rewards a
     large λ."""
+    is_sum: ClassVar[bool] = False
+    """Whether its value is a sum over the batch's points, which grows with their number, and not a mean or a ratio."""
 
     def columns(self, kernel: Kernel) -> tuple[str, ...]:
         """Return the objective's own columns of the trace; none by default."""
@@ -172,6 +174,7 @@ class RhoPredictionOption(_Named):
 )
 class InterpolationErrorOption(_Named):
     symbol = "e₂"
+    is_sum = True
 
 
 @option(
@@ -181,7 +184,7 @@ class InterpolationErrorOption(_Named):
 )
 class NLLOption(_Named):
     symbol = "−log p(Y)"
-    trains_regularization = True
+    trains_regularization = is_sum = True
     implied = {"form": "batch"}  # noqa: RUF012
 
     scale: str = word(
@@ -223,7 +226,7 @@ class LOOOption(_Named):
 )
 class LOOLikelihoodOption(_Named):
     symbol = "−log p(Y) by leave-one-out"
-    trains_regularization = True
+    trains_regularization = is_sum = True
 
     scale: str = word(
         "one | profiled",
@@ -239,6 +242,7 @@ class LOOLikelihoodOption(_Named):
 )
 class CRPSOption(LOOLikelihoodOption):
     symbol = "CRPS"
+    is_sum = False
 
 
 @option(

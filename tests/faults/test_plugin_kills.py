@@ -11,7 +11,7 @@ from tests.plugins import write_plugins
 
 WORDS = [
     "kernel=periodic",
-    "objective=loo_likelihood",
+    "objective=loo_absolute",
     "dataset=chirp",
     "optimizer=random_search",
     "sampler.batch_size=60",
