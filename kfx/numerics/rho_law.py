@@ -22,21 +22,16 @@ def rho_law(batch_size: int, sample_size: int, outputs: float = 1) -> Any:
     """
     from scipy.stats import beta
 
-    _require(batch_size, sample_size, outputs)
+    if not (1 <= sample_size < batch_size and outputs > 0):
+        got = f"batch_size={batch_size}, sample_size={sample_size}, outputs={outputs}"
+        raise ValueError(f"{got}: expected 1 <= sample_size < batch_size and outputs > 0")
     return beta(outputs * (batch_size - sample_size) / 2, outputs * sample_size / 2)
 
 
 def mean_and_deviation(batch_size: int, sample_size: int, outputs: float = 1) -> tuple[float, float]:
     """Return the mean and the standard deviation of `rho_law`, without SciPy's distributions, which load slowly."""
-    _require(batch_size, sample_size, outputs)
     p = sample_size / batch_size
     return 1 - p, math.sqrt(p * (1 - p) / (outputs * batch_size / 2 + 1))
-
-
-def _require(batch_size: int, sample_size: int, outputs: float) -> None:
-    if not (1 <= sample_size < batch_size and outputs > 0):
-        got = f"batch_size={batch_size}, sample_size={sample_size}, outputs={outputs}"
-        raise ValueError(f"{got}: expected 1 <= sample_size < batch_size and outputs > 0")
 
 
 def effective_outputs(y: torch.Tensor) -> float:

@@ -10,7 +10,7 @@ from kfx.config.fields import number
 from kfx.config.option import option
 from kfx.config.parts import ConfigView
 from kfx.config.rules import refuses, rows
-from kfx.objectives.options import HeadOption
+from kfx.objectives.head_option import HeadOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
