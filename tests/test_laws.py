@@ -10,7 +10,7 @@ import pytest
 
 from kfx.criteria import choice_laws, laws, rho_laws
 from kfx.criteria.fields import SineField, fractional_brownian
-from kfx.criteria.law import point, row, verdict
+from kfx.criteria.law import row, verdict
 from kfx.kernels import Matern
 from kfx.objectives import gcv
 
@@ -46,7 +46,7 @@ def test_the_rule_of_a_verdict(measured, relation, theory, tolerance, expected):
 
 def test_a_table_has_the_mean_over_seeds_and_leaves_curves_out():
     rows = [row("inefficiency → 1", "here", seed, value, "=", 1.0, 0.1) for seed, value in enumerate((1.0, 1.1, 1.5))]
-    table = laws.table(pd.DataFrame([*rows, point("noise", "RBF", 0, 0.1, 2.0)]))
+    table = laws.table(pd.DataFrame([*rows, row("noise", "RBF", 0, 2.0, x=0.1)]))
     assert table["measured"].tolist() == [pytest.approx(1.2)]
     assert table["deviation"].tolist() == [pytest.approx(np.std([1.0, 1.1, 1.5], ddof=1))]
     assert table["verdict"].tolist() == ["does not hold"]

@@ -65,7 +65,7 @@ def _listed(call: Callable[[], Iterator[Row]]) -> list[Row]:
 def table(rows: pd.DataFrame) -> pd.DataFrame:
     """A row for each law and setting: theory, mean and standard deviation of what n seeds measured, and the verdict."""
     stated = ["law", "setting", "relation", "theory", "tolerance"]
-    found = rows[rows["relation"].notna()].groupby(stated, sort=False, dropna=False)["measured"]
+    found = rows[rows["x"].isna()].groupby(stated, sort=False, dropna=False)["measured"]
     laws = found.agg(measured="mean", deviation="std", n="size").reset_index()
     laws["verdict"] = [verdict(*each) for each in laws[["measured", *stated[2:]]].itertuples(index=False)]
     laws["source"] = laws["law"].map(SOURCES)
@@ -99,6 +99,6 @@ def picture(rows: pd.DataFrame) -> Figure:
     right.set_xscale("symlog", linthresh=1e-3)
     right.set(xlabel="standard deviation of the noise in sin x", ylabel="length at the minimum of ρ", yscale="log")
     for axes in (left, middle, right):
-        axes.legend(fontsize=7, frameon=False)
+        axes.legend(fontsize=7, frameon=False, loc="lower right" if axes is middle else "upper left")
     headline(drawn, "Laws of kernel-learning criteria: theory and measurement")
     return drawn

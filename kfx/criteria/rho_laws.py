@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kfx.criteria.fields import SineField
-from kfx.criteria.law import Row, point, row
+from kfx.criteria.law import Row, row
 from kfx.data.synthetic import noisy_sine
 from kfx.kernels import RBF, Matern, RationalQuadratic
 from kfx.numerics.linear_algebra import Factored
@@ -79,7 +79,7 @@ def own_process(draws: int, seeds: int, n: int = 100) -> Iterator[Row]:
         yield row(law, "a white kernel, p = 1/2", seed, white, "=", 0.5, 0.02)
         least = ratios[np.argmin(curve)]
         yield row("ρ's minimum lies below the draws' own length", "Matérn 3/2, ℓ/ℓ*", seed, least, "<", 1.0)
-        yield from (point(law, "", seed, *at) for at in zip(ratios, curve, strict=True))
+        yield from (row(law, "", seed, mean, x=ratio) for ratio, mean in zip(ratios, curve, strict=True))
 
 
 def scale(seeds: int, n: int = 60) -> Iterator[Row]:
@@ -117,5 +117,5 @@ def noise(nu: float | None, seeds: int, n: int = 100, halves: int = 20) -> Itera
         moved, power = np.log10(found[-1] / found[0]), np.polyfit(np.log(_NOISE[1:]), np.log(found[1:]), 1)[0]
         setting = f"{name}, decades from noise 0 to 0.1, λ = 1e-6"
         yield row("noise moves ρ's minimum to longer lengths", setting, seed, moved, ">", 0.0)
-        yield row("ρ's minimum as a power of the noise", f"{name}, noise 1e-3 to 1e-1", seed, power, "?", np.nan)
-        yield from (point("noise", name, seed, *at) for at in zip(_NOISE, found, strict=True))
+        yield row("ρ's minimum as a power of the noise", f"{name}, noise 1e-3 to 1e-1", seed, power)
+        yield from (row("noise", name, seed, length, x=level) for level, length in zip(_NOISE, found, strict=True))
