@@ -10,8 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sklearn_kernels
 
@@ -19,7 +20,19 @@ from kfx.kernels import NNGP, RBF, RationalQuadratic
 from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored, cholesky
 from kfx.numerics.regularization import SCALES, Regularization
-from kfx.objectives import gcv, interpolation_error, loo, nll, ratio, rho, rho_polarized, rho_prediction
+from kfx.objectives import (
+    alignment,
+    crps,
+    gcv,
+    interpolation_error,
+    loo,
+    loo_likelihood,
+    nll,
+    ratio,
+    rho,
+    rho_polarized,
+    rho_prediction,
+)
 from kfx.objectives.base import as_objective
 from kfx.objectives.by_inverse import rho_by_inverse
 from kfx.outcomes import Event, NumericalError
@@ -111,11 +124,47 @@ def predicted_by_hand(gram, y, n_c, a):
 
 
 def left_out_by_hand(gram, y, n_c, a):
-    errors = []
-    for i in range(len(y)):
-        others = np.delete(np.arange(len(y)), i)
-        errors.append(y[i] - gram[i, others] @ np.linalg.solve(a[np.ix_(others, others)], y[others]))
-    return np.mean(np.square(errors))
+    return np.mean((y - refitted(gram, y, a, len(y))[0]) ** 2)
+
+
+def refitted(gram, y, a, folds):
+    """Mean, (n, outputs), and variance, (n, 1), of each fold's points by the regression on the others."""
+    mean, variance = np.empty_like(y), np.empty((len(y), 1))
+    for i in range(folds):
+        own = np.arange(len(y)) % folds == i
+        rest = np.linalg.solve(a[~own][:, ~own], gram[~own][:, own]).T
+        mean[own], variance[own, 0] = rest @ y[~own], np.diag(a[own][:, own] - rest @ gram[~own][:, own])
+    return mean, variance
+
+
+def left_out_likelihood_by_hand(gram, y, n_c, a, s=1.0):
+    mean, variance = refitted(gram, y, a, len(y))
+    return -np.sum(norm(mean, np.sqrt(s * variance)).logpdf(y))
+
+
+def left_out_profiled_by_hand(gram, y, n_c, a):
+    return minimize_scalar(lambda t: left_out_likelihood_by_hand(gram, y, n_c, a, np.exp(t)), bounds=(-9, 9)).fun
+
+
+def crps_by_hand(gram, y, n_c, a, s=1.0):
+    """The mean integral of (F(t) - [y <= t])^2."""
+    mean, variance = refitted(gram, y, a, len(y))
+    found = []
+    for i, j in np.ndindex(y.shape):
+        f, at = norm(mean[i, j], np.sqrt(s * variance[i, 0])), y[i, j]
+        found.append(quad(lambda t: f.cdf(t) ** 2, -np.inf, at)[0] + quad(lambda t: f.sf(t) ** 2, at, np.inf)[0])  # noqa: B023
+    return np.mean(found)
+
+
+def crps_profiled_by_hand(gram, y, n_c, a):
+    mean, variance = refitted(gram, y, a, len(y))
+    return crps_by_hand(gram, y, n_c, a, np.mean((y - mean) ** 2 / variance))
+
+
+def alignment_by_hand(gram, y, n_c, a):
+    h = np.eye(len(y)) - 1 / len(y)
+    k, t = h @ gram @ h, h @ y @ y.T @ h
+    return 1 - np.sum(k * t) / np.linalg.norm(k) / np.linalg.norm(t)
 
 
 def gcv_by_hand(gram, y, n_c, a):
@@ -171,6 +220,12 @@ OBJECTIVES = {
         ),
     ),
     "loo": (loo, left_out_by_hand),
+    "loo_folds": (partial(loo, folds=4), lambda k, y, n, a: np.mean((y - refitted(k, y, a, 4)[0]) ** 2)),
+    "loo_likelihood": (loo_likelihood, left_out_likelihood_by_hand),
+    "loo_likelihood_profiled": (partial(loo_likelihood, scale="profiled"), left_out_profiled_by_hand),
+    "crps": (crps, crps_by_hand),
+    "crps_profiled": (partial(crps, scale="profiled"), crps_profiled_by_hand),
+    "alignment": (alignment, alignment_by_hand),
     "gcv": (gcv, gcv_by_hand),
 }
 every_objective = pytest.mark.parametrize(("objective", "by_hand"), OBJECTIVES.values(), ids=OBJECTIVES.keys())
@@ -184,6 +239,25 @@ def test_every_objective_against_its_definition(objective, by_hand, outputs, sca
     regularization = Regularization(0.02, scale)
     a = gram + regularization.of(torch.as_tensor(gram)) * np.eye(len(gram))
     assert objective(gram, y, 6, regularization, cotangent=False)[0] == pytest.approx(by_hand(gram, y, 6, a), rel=1e-8)
+
+
+def test_folds_of_one_point_leave_out_one_point():
+    gram, y = problem()
+    expected, its_own = loo(gram, y, 6, 0.1)
+    for folds in (len(y), 10 * len(y)):
+        value, cotangent = loo(gram, y, 6, 0.1, folds=folds)
+        assert value == pytest.approx(expected, rel=1e-12)
+        np.testing.assert_allclose(cotangent, its_own, rtol=1e-9, atol=1e-14)
+    for asked in ({"folds": 1}, {"folds": 3, "form": "held_out"}):
+        with pytest.raises(ValueError, match="folds="):
+            loo(gram, y, 6, 0.1, **asked)
+
+
+def test_alignment_of_constants_is_refused():
+    gram, y = problem()
+    for constant in ((np.ones_like(gram), y), (gram, np.ones_like(y))):
+        with pytest.raises(NumericalError, match="constant"):
+            alignment(*constant, 6)
 
 
 def test_polarized_is_rho_without_regularization():

@@ -18,6 +18,7 @@ from kfx.kernels.cnngp.architectures import architecture
 from kfx.outcomes import ConfigError
 from kfx.papers import studies
 from kfx.papers.pictures import landscape, over_iterations, over_points, scaling, slope
+from kfx.papers.tables import made_on
 from kfx.plots.style import COLOURS
 from kfx.report.measured import SHARES
 
@@ -44,7 +45,7 @@ def test_every_study_composes_and_says_what_it_is(name):
 
 def test_a_recorded_table_says_when_and_where_it_was_made(kfx, in_folder):
     assert kfx("run", "optimizer=none", "figures=false", "hydra.run.dir=r")[0] == 0
-    table = studies.dated(pd.DataFrame({"run": ["one"], "mse": [1.0]}), [in_folder / "r"])
+    table = studies.dated(pd.DataFrame({"run": ["one"], "mse": [1.0]}), [made_on(in_folder / "r")])
     assert list(table) == ["run", "mse", "date", "kfx", "machine"]
     assert table["kfx"].item() == version.__version__
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", table["date"].item())

@@ -1,1 +1,1 @@
-"""What kernel-learning criteria find: laws and maps, computed by the cells of studies."""
+"""Criteria by which kernels are chosen: the laws that theory states of them, and what each loses on known truths."""

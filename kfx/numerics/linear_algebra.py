@@ -63,17 +63,24 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
 
 
 class Factored:
-    """A Gram matrix Θ, (n, n), with its Cholesky factors: one for each λ, computed once."""
+    """A Gram matrix Θ, (n, n), with its Cholesky factors, and inverses if asked for: one for each λ, computed once."""
 
     def __init__(self, gram: torch.Tensor) -> None:
         self.gram = gram
         self._factors: dict[float, torch.Tensor] = {}
+        self._inverses: dict[float, torch.Tensor] = {}
 
     def factor(self, regularization: float) -> torch.Tensor:
         """Return the lower factor L of Θ + λI, (n, n), with the jitter and the errors of `cholesky`."""
         if regularization not in self._factors:
             self._factors[regularization] = cholesky(self.gram, regularization)
         return self._factors[regularization]
+
+    def inverse(self, regularization: float) -> torch.Tensor:
+        """Return (Θ + λI)⁻¹ from its factor, (n, n), for criteria that need it whole or its diagonal."""
+        if regularization not in self._inverses:
+            self._inverses[regularization] = torch.cholesky_inverse(self.factor(regularization))
+        return self._inverses[regularization]
 
     def sample_factor(self, regularization: float, size: int) -> torch.Tensor:
         """Return the lower factor of the leading block of Θ + λI, (size, size): the block of L where L is known."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
 from kfx.objectives.base import objective
@@ -26,7 +24,7 @@ def gcv(
     gram: (N, N). y: (N,) or (N, outputs). G: (N, N). Other arguments and errors: see `Objective`.
     """
     problem = pose(gram, y, sample_size, regularization)
-    inverse = torch.cholesky_inverse(problem.factor)
+    inverse = problem.inverse
     n, outputs = problem.y.shape
     energy, trace = problem.y_hat.square().sum(), inverse.diagonal().sum()
     value = n / outputs * energy / trace**2

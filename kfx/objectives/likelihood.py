@@ -38,8 +38,7 @@ def nll(
     tr YᵀA⁻¹Y / (N outputs), with `held_out` without the sample's part. Other arguments and errors: see
     `Objective`.
     """
-    if scale not in SCALES:
-        raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+    require_scale(scale)
     if form not in FORMS:
         raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
     problem = pose(gram, y, sample_size, regularization)
@@ -58,6 +57,12 @@ def nll(
     if first:
         to_a[:first, :first] -= _slope(problem.sample_factor, problem.solve_sample(problem.y[:first]), s)
     return value, problem.cotangent(to_a)
+
+
+def require_scale(scale: str) -> None:
+    """Raise ValueError unless `scale` is one of SCALES."""
+    if scale not in SCALES:
+        raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
 
 
 def _slope(factor: torch.Tensor, y_hat: torch.Tensor, s: float) -> torch.Tensor:

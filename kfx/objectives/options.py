@@ -190,15 +190,60 @@ class NLLOption(_Named):
     )
 
 
-@option("objective", "loo", "Leave-one-out error of the batch, in closed form")
+@option("objective", "loo", "Leave-one-out error of the batch, or that of cross-validation in folds, in closed form")
 class LOOOption(_Named):
     trains_regularization = True
-    implied = {"form": "batch"}  # noqa: RUF012
+    implied = {"form": "batch", "folds": None}  # noqa: RUF012
 
     form: str = word(
         "batch | held_out",
         "points whose errors count; batch: all; held_out: those outside the sample, as KernelFlows.jl",
     )
+    folds: int | None = number(
+        None,
+        "whole >= 2",
+        "number of folds, each left out whole; point i of a batch is in fold i mod folds",
+        null="one point at a time",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.folds is not None and self.form == "held_out":
+            raise FieldError("folds", self.folds, "null with form=held_out, which leaves out one point at a time")
+
+
+@option(
+    "objective",
+    "loo_likelihood",
+    "Negative log density of points left out one at a time, in closed form (Rasmussen & Williams 2006, eq. 5.11)",
+)
+class LOOLikelihoodOption(_Named):
+    symbol = "−log p(Y) by leave-one-out"
+    trains_regularization = True
+
+    scale: str = word(
+        "one | profiled",
+        "scale factor of the covariance: 1, or profiled: the one of the highest density, in closed form",
+        default="profiled",
+    )
+
+
+@option(
+    "objective",
+    "crps",
+    "Mean continuous ranked probability score of points left out one at a time (Gneiting & Raftery 2007, eq. 21)",
+)
+class CRPSOption(LOOLikelihoodOption):
+    symbol = "CRPS"
+
+
+@option(
+    "objective",
+    "alignment",
+    "One minus the centred alignment of kernel and targets (Cortes et al. 2012); lambda and the sample are ignored",
+)
+class AlignmentOption(_Named):
+    symbol = "1 − alignment"
 
 
 @option(
@@ -241,7 +286,8 @@ class RegularizationSection(Option):
         "fixed: lambda is value; validation: best of candidates by cross-validation, for the initial kernel in "
         "training and for each kernel in evaluation; leave_one_out: likewise by leave-one-out errors; "
         "backtest: by forecasts within the training series; trained: with "
-        "the kernel, by objective nll, loo, gcv or rho_prediction with form=held_out; auto: fixed, and for own data "
+        "the kernel, by objective nll, loo, loo_likelihood, crps, gcv or rho_prediction with form=held_out; "
+        "auto: fixed, and for own data "
         "without a value trained where the objective allows it, and leave_one_out in evaluation",
     )
     candidates: list[float] | None = ranged(
@@ -336,7 +382,8 @@ class RegularizationSection(Option):
         if not config.objective.trains_regularization:
             raise ConfigError(
                 f"regularization.selection=trained: objective {config.objective.name} rewards a larger λ as such (rho "
-                "→ 1 − p as λ → ∞, whatever the kernel); use objective=nll, loo or gcv, or selection=validation"
+                "→ 1 − p as λ → ∞, whatever the kernel); use objective=nll, loo, loo_likelihood, crps "
+                "or gcv, or selection=validation"
             )
         if reason := config.optimizer.refuses_trained_regularization():
             raise ConfigError(f"{reason}")

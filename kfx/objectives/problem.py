@@ -46,6 +46,11 @@ class Problem:
         return self.factored.factor(self.effective)
 
     @cached_property
+    def inverse(self) -> torch.Tensor:
+        """A⁻¹, (N, N). NumericalError where A cannot be factored."""
+        return self.factored.inverse(self.effective)
+
+    @cached_property
     def sample_factor(self) -> torch.Tensor:
         """L_c, (N_c, N_c), with A_c = L_c L_cᵀ. NumericalError where A_c cannot be factored."""
         return self.factored.sample_factor(self.effective, self.sample_size)

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import yaml
 from omegaconf import OmegaConf
 
 from kfx.config import catalogue
@@ -22,7 +24,6 @@ from kfx.jobs.job import Job
 from kfx.outcomes import ConfigError
 from kfx.papers.logged import logged
 from kfx.papers.pictures import NEEDS_X, PICTURES
-from kfx.papers.tables import made_on
 from kfx.record.reading import load_run, typed_words
 from kfx.report.measured import applicable, measured_as
 from kfx.yaml_file import read_yaml
@@ -66,6 +67,9 @@ def _known(path: str, value: Several) -> list[Known]:
 class Study(Option):
     """The content of a file of the group `study`."""
 
+    cells: str = ranged("", "a module's name", lambda v: True, "module of kfx.criteria that measures, in place of runs")
+    settings: dict[str, Any] = field(default_factory=dict, metadata={"meaning": "settings of the cells"})
+    smoke: dict[str, Any] = field(default_factory=dict, metadata={"meaning": "settings with which they end in seconds"})
     runs: Several = nested(  # noqa: RUF009
         None,
         "a name and a list of words for each run",
@@ -105,14 +109,14 @@ def read(name: str) -> Study:
         raise ConfigError(f"{name}: unknown study; it takes {near(name, names())}")
     path = catalogue.file_of("study", name)
     content = read_yaml(path) or {}
-    if not isinstance(content, Mapping) or not content.get("runs") or not content.get("columns"):
-        raise ConfigError(f"{path}: expected runs and columns at least")
+    if not isinstance(content, Mapping) or not (content.get("cells") or content.get("runs") and content.get("columns")):
+        raise ConfigError(f"{path}: expected runs and columns at least, or cells")
     study: Study = make(str(path), Study, content)
     if study.picture in NEEDS_X and not study.x:
         raise ConfigError(f"{path}: picture={study.picture}: needs x, what stands on its axis")
     study.plugins = [str(path.parent / name) for name in study.plugins]
     load_plugins(study.plugins)
-    study.runs = {label: [*study.words, *words] for label, words in study.runs.items()}
+    study.runs = {label: [*study.words, *words] for label, words in (study.runs or {}).items()}
     for words in study.runs.values():
         refused = [word for word in words if word.startswith(("hydra.", "--"))]
         if refused:
@@ -165,7 +169,18 @@ def table(study: Study, directories: Mapping[str, Path], *, is_as_published: boo
     )
 
 
-def dated(frame: pd.DataFrame, directories: Iterable[Path]) -> pd.DataFrame:
-    """The table with the date, the version of kfx and the machine of each run."""
-    made = [made_on(directory) for directory in directories]
+def with_settings(study: Study, more: Sequence[str] = (), *, smoke: bool = False) -> Document:
+    """The settings of a study of cells, with those of `key=value` in their place; ConfigError for an unknown key."""
+    settings = {**study.settings, **(study.smoke if smoke else {})}
+    for word_ in more:
+        key, equals, value = word_.partition("=")
+        if not equals or key not in settings:
+            raise ConfigError(f"--set {word_}: expected KEY=VALUE with KEY one of {', '.join(settings)}")
+        settings[key] = yaml.safe_load(value)
+    return settings
+
+
+def dated(frame: pd.DataFrame, made: Iterable[Mapping[str, str]]) -> pd.DataFrame:
+    """The table with the date, the version of kfx and the machine of each row, as `made_on` gives them."""
+    made = list(made)
     return frame.assign(**{key: [each[key] for each in made] for key in ("date", "kfx", "machine")})

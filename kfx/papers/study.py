@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfx.commands.arguments import Commands
+from kfx.commands.arguments import Commands, add_plugins
 from kfx.outcomes import ConfigError
 from kfx.screen.terminal import console
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from kfx.jobs.job import Job
+    from kfx.papers.cells import Cells
     from kfx.papers.studies import Study
     from kfx.report.table import Table
 
@@ -28,9 +31,14 @@ def add(commands: Commands) -> None:
     study = commands.add_parser("study", help="several runs that answer a question, as a table and a picture")
     study.add_argument("names", nargs="*", metavar="STUDY", help="without a name: list all")
     study.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a word for every run, as seed=1 (repeatable)"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a word for every run, as seed=1, or a setting of a study of cells (repeatable)",
     )
-    study.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
+    study.add_argument("--jobs", type=int, default=1, help="runs or cells at once (default: 1)")
+    add_plugins(study)
     study.add_argument("--folder", type=Path, default=Path("runs") / "study", help="default: runs/study")
     study.add_argument("--record", action="store_true", help=f"keep the table, dated, in {_RECORDED}")
     study.add_argument("--smoke", action="store_true", help="apply each experiment's list `smoke`; ends in seconds")
@@ -40,6 +48,7 @@ def add(commands: Commands) -> None:
 
 def _study(parsed: argparse.Namespace) -> int:
     from kfx.config import catalogue
+    from kfx.config.plugins import load_plugins
     from kfx.papers import studies
     from kfx.record.output import require_no_record
 
@@ -52,10 +61,20 @@ def _study(parsed: argparse.Namespace) -> int:
         for name in studies.names():
             print(f"{name:<28} {catalogue.description('study', name)}")
         return 0
+    load_plugins(parsed.plugin)
     asked = {name: studies.read(name) for name in parsed.names}
-    folders = {name: _folder(name, parsed) for name in asked}
-    jobs = {name: studies.jobs(each, folders[name], parsed.set, smoke=parsed.smoke) for name, each in asked.items()}
-    return max(_one(name, each, jobs[name], folders[name], parsed) for name, each in asked.items())
+    measured = {name: _measured(name, study, _folder(name, parsed), parsed) for name, study in asked.items()}
+    return max(_one(name, asked[name], each, _folder(name, parsed), parsed) for name, each in measured.items())
+
+
+def _measured(name: str, study: Study, folder: Path, parsed: argparse.Namespace) -> Mapping[str, Job] | Cells:
+    """What answers a study, composed and checked: its runs, or its cells."""
+    from kfx.papers import studies
+    from kfx.papers.cells import Cells
+
+    if not study.cells:
+        return studies.jobs(study, folder, parsed.set, smoke=parsed.smoke)
+    return Cells.of(study.cells, studies.with_settings(study, parsed.set, smoke=parsed.smoke), folder / "cells")
 
 
 def _folder(name: str, parsed: argparse.Namespace) -> Path:
@@ -65,53 +84,89 @@ def _folder(name: str, parsed: argparse.Namespace) -> Path:
     return own
 
 
-def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed: argparse.Namespace) -> int:
+def _one(name: str, study: Study, measured: Mapping[str, Job] | Cells, folder: Path, parsed: argparse.Namespace) -> int:
     from kfx.files import write_whole
-    from kfx.papers import logged
-    from kfx.papers.pictures import PICTURES
-    from kfx.papers.studies import dated, table
+    from kfx.papers.cells import Cells
     from kfx.plots.style import looking, require_look, save
-    from kfx.record.reading import load_run
     from kfx.report.table import screen
-    from kfx.screen.progress import say
 
     require_look(parsed.style)
     for old in ("table.csv", "picture.png", "picture.pdf"):
         (folder / old).unlink(missing_ok=True)
-    failed = logged.run(runs.values(), parsed.jobs, tell=say)
-    there = {label: job.directory for label, job in runs.items() if job not in failed}
-    if not there:
+    answer = _by_cells(measured, parsed) if isinstance(measured, Cells) else _by_runs(study, measured, parsed)
+    if answer.frame.empty:
         return 1
-    is_as_published = not parsed.smoke and all(word.startswith("seed=") for word in parsed.set)
-    frame = table(study, there, is_as_published=is_as_published)
-    write_whole(folder / "table.csv", frame.to_csv(index=False))
-    if parsed.record and failed:
+    write_whole(folder / "table.csv", answer.frame.to_csv(index=False))
+    if parsed.record and answer.failed:
         print(f"kfx: warning: {_RECORDED / name}.csv stays as it was, because runs failed", file=sys.stderr)
     elif parsed.record:
         _RECORDED.mkdir(parents=True, exist_ok=True)
-        write_whole(_RECORDED / f"{name}.csv", dated(frame, there.values()).to_csv(index=False))
+        write_whole(_RECORDED / f"{name}.csv", answer.recorded().to_csv(index=False))
         print(_RECORDED / f"{name}.csv")
-    console(180).print(screen(_shown(name, frame)))
+    console(180).print(screen(_shown(name, answer.frame)))
     print(folder / "table.csv")
-    unmeasured = [column for column in study.columns if frame[column].isna().all()]
-    if unmeasured:
-        print(f"kfx: warning: {', '.join(unmeasured)}: no run measures it", file=sys.stderr)
-    if study.picture != "none":
-        found = {label: load_run(directory) for label, directory in there.items()}
+    if answer.draw is not None:
         with looking(parsed.style):
-            picture = PICTURES[study.picture](found, study.x, study.y, frame)
+            picture = answer.draw()
         for suffix in (".png",) if parsed.style == "screen" else (".png", ".pdf"):
             path = (folder / "picture").with_suffix(suffix)
             save(picture, path)
             print(path)
-    return int(bool(failed))
+    return int(bool(answer.failed))
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A study's table, its table as it is recorded, whether something failed, and how its picture is drawn."""
+
+    frame: pd.DataFrame
+    recorded: Callable[[], pd.DataFrame]
+    failed: bool
+    draw: Callable[[], Figure] | None
+
+
+def _by_runs(study: Study, runs: Mapping[str, Job], parsed: argparse.Namespace) -> _Answer:
+    from kfx.papers import logged
+    from kfx.papers.pictures import PICTURES
+    from kfx.papers.studies import dated, table
+    from kfx.papers.tables import made_on
+    from kfx.record.reading import load_run
+    from kfx.screen.progress import say
+
+    failed = logged.run(runs.values(), parsed.jobs, tell=say)
+    there = {label: job.directory for label, job in runs.items() if job not in failed}
+    is_as_published = not parsed.smoke and all(word.startswith("seed=") for word in parsed.set)
+    frame = table(study, there, is_as_published=is_as_published)
+    unmeasured = [column for column in study.columns if there and frame[column].isna().all()]
+    if unmeasured:
+        print(f"kfx: warning: {', '.join(unmeasured)}: no run measures it", file=sys.stderr)
+
+    def draw() -> Figure:
+        found = {label: load_run(directory) for label, directory in there.items()}
+        return PICTURES[study.picture](found, study.x, study.y, frame)
+
+    drawn = draw if study.picture != "none" else None
+    return _Answer(frame, lambda: dated(frame, map(made_on, there.values())), bool(failed), drawn)
+
+
+def _by_cells(cells: Cells, parsed: argparse.Namespace) -> _Answer:
+    from kfx.papers.studies import dated
+    from kfx.papers.tables import made_here
+    from kfx.screen.progress import say
+
+    failed, rows = cells.run(parsed.jobs, say), cells.rows()
+    frame = rows if rows.empty else cells.module.table(rows)
+    recorded = lambda: dated(frame, [made_here()] * len(frame))  # noqa: E731
+    return _Answer(frame, recorded, bool(failed), lambda: cells.module.picture(rows))
 
 
 def _shown(name: str, frame: pd.DataFrame) -> Table:
     from kfx.report.table import Table
 
-    rows = [
-        [label, *("" if value is None or value != value else f"{value:.4g}" for value in values)]
-        for label, *values in frame.itertuples(index=False)
-    ]
-    return Table(["run", *(f"{column}#" for column in frame.columns[1:])], rows, name)
+    rows = [[label, *(_text(value) for value in values)] for label, *values in frame.itertuples(index=False)]
+    head, *others = map(str, frame.columns)
+    return Table([head, *(name if frame[name].dtype == object else f"{name}#" for name in others)], rows, name)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None or value != value else f"{value:.4g}"

@@ -23,8 +23,10 @@ from kfx.experiment.compose import of_job
 from kfx.experiment.identity import content
 from kfx.files import Document, write_whole
 from kfx.outcomes import ConfigError, RecordError, Status
+from kfx.record.environment import processor
 from kfx.record.reading import load_run, read_config, read_environment, typed_words
 from kfx.report.measured import measured_as
+from kfx.version import __version__
 from kfx.yaml_file import read_yaml
 
 PLACE = ("metric", "kernel", "n_interpolation", "statistic", "window")
@@ -172,6 +174,12 @@ def made_on(directory: Path) -> dict[str, str]:
     dtype = read_config(directory).device.dtype
     machine = f"{here.get('processor')}, {here.get('device')}, {here.get('threads_of_fit')} threads, {dtype}"
     return {"date": when.date().isoformat(), "kfx": str(here.get("kfx")), "machine": machine}
+
+
+def made_here() -> dict[str, str]:
+    """Today's date, this version of kfx and this machine, one thread and float64, as `made_on` has those of a run."""
+    machine = f"{processor()}, cpu, 1 threads, float64"
+    return {"date": datetime.now(UTC).date().isoformat(), "kfx": __version__, "machine": machine}
 
 
 def merged(old: Table | None, new: Table) -> Table:
