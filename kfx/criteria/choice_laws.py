@@ -40,10 +40,10 @@ def brownian(points: int, seeds: int) -> Iterator[Row]:
             for n in sizes:
                 x, step = np.arange(1, n + 1) / n, 16 * sizes[-1] // n
                 found.append(amplitudes(np.minimum.outer(x, x), path[step::step, None])[:, 0])
-            setting = f"{'integrated ' if is_integral else ''}fractional Brownian motion, H = {hurst:g}"
+            setting = f"{'integrated ' if is_integral else ''}fractional BM, H = {hurst:g}"
             slopes = np.polyfit(np.log(sizes), np.log(found), 1)[0]
             for by, slope, theory in zip(("likelihood", "leave-one-out"), slopes, expected, strict=True):
-                yield row(f"amplitude by {by} ~ N^a", setting, seed, slope, "=", theory, 0.15)
+                yield row(f"{by}'s amplitude ~ N^a", setting, seed, slope, "=", theory, 0.15)
 
 
 def deterministic(points: int, seeds: int) -> Iterator[Row]:
@@ -51,7 +51,7 @@ def deterministic(points: int, seeds: int) -> Iterator[Row]:
 
     The kernel's space is H^α, α = ν + 1/2; the sine is in it, and |x − c| in H^β for β < 3/2.
     """
-    sizes, law = [points * 2**k // 4 for k in range(4)], "amplitude by likelihood, fixed function ~ N^a"
+    sizes, law = [points * 2**k // 4 for k in range(4)], "likelihood's amplitude ~ N^a, function"
     for nu, seed in ((nu, seed) for nu in (0.5, 1.5, 2.5) for seed in range(seeds)):
         rng, found = np.random.default_rng([seed, 70]), []
         a, c = rng.random(), rng.integers(sizes[0] // 4, 3 * sizes[0] // 4) / sizes[0]  # midway between nodes for all N
@@ -92,8 +92,8 @@ def misspecified(draws: int, seeds: int, n: int = 70, dimensions: int = 5, teste
             risks = [((error - s * own_variance[:, None]) ** 2).mean(axis=1) for s in amplitudes(own, y)]
             by_likelihood, by_left_out = (np.sqrt((risk / error.mean(axis=1) ** 2).mean()) for risk in risks)
             better, relation = ("likelihood", "<") if name == "right" else ("leave-one-out", ">")
-            law = f"{better} is better where the kernel is {'right' if name == 'right' else 'wrong'}"
-            yield row(law, f"{name}, d = {dimensions}, n = {n}", seed, by_likelihood / by_left_out, relation, 1.0)
+            law = f"{better} better, kernel {'right' if name == 'right' else 'wrong'}"
+            yield row(law, f"d = {dimensions}, n = {n}, {name}", seed, by_likelihood / by_left_out, relation, 1.0)
 
 
 def _kriging(gram: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -122,10 +122,10 @@ def inefficiency(points: int, seeds: int, draws: int = 50) -> Iterator[Row]:
             found.append([errors.mean(), errors[:, 0].mean(), *scores])
         loss, own, by_gcv, by_loo, own_gcv = np.transpose(found)
         stated = ("=", 1.0, 0.1) if n == sizes[-1] else ()  # theory speaks of the limit
-        for by, score in (("generalized cross-validation", by_gcv), ("leave-one-out", by_loo)):
+        for by, score in (("gcv", by_gcv), ("loo", by_loo)):
             yield row("expected inefficiency → 1", f"{by}, N = {n}", seed, loss[score.argmin()] / loss.min(), *stated)
         single = own[own_gcv.argmin()] / own.min()
-        yield row("inefficiency → 1", f"generalized cross-validation, N = {n}", seed, single, *stated)
+        yield row("inefficiency → 1", f"gcv, N = {n}", seed, single, *stated)
 
 
 def kare(points: int, seeds: int, tested: int = 4000) -> Iterator[Row]:
@@ -139,4 +139,4 @@ def kare(points: int, seeds: int, tested: int = 4000) -> Iterator[Row]:
         for value in (0.1, 1.0, 10.0):
             alpha = coefficients(torch.from_numpy(gram), torch.from_numpy(y[:n]), value).numpy()
             ratio = gcv(gram, y[:n], 1, value, False)[0] / ((to_tested @ alpha - y[n:]) ** 2).mean()
-            yield row("KARE predicts the risk", f"RBF, d = {d}, N = {n}, λ = {value:g}", seed, ratio, "=", 1.0, 0.1)
+            yield row("KARE over risk", f"RBF, d = {d}, N = {n}, λ = {value:g}", seed, ratio, "=", 1.0, 0.1)

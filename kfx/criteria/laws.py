@@ -14,28 +14,25 @@ from kfx.criteria.law import Row, verdict
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_REGULARITY = "Chen, Owhadi & Stuart 2021, main theorem; −Δ on a cube, as in their script, in place of the torus"
-_BROWNIAN = "Naslidnyk et al. 2025; exponents derived from squared differences"
-_BACHOC = "Bachoc 2013, variance of a fixed correlation; likelihood's error over that of leave-one-out"
 SOURCES = {
-    "likelihood finds s*": _REGULARITY,
-    "ρ finds (s* − d/2)/2": _REGULARITY,
+    "likelihood finds s*": "Chen, Owhadi & Stuart 2021",
+    "ρ finds (s* − d/2)/2": "Chen, Owhadi & Stuart 2021",
     "ρ ~ Beta(m N_h/2, m N_c/2)": "derived: L⁻¹y is white",
-    "mean of ρ over draws of Matérn 3/2": "derived: 1 − p, the mean of that law; for a white kernel by symmetry",
-    "ρ's minimum lies below the draws' own length": "derived: 1 − p at both ends of a range where ρ is lower",
+    "mean of ρ over draws of a process": "derived: 1 − p, Beta's mean, and by symmetry",
+    "ρ's minimum is below their length": "derived: 1 − p at both ends",
     "ρ → 1 − ‖Y_c‖²/‖Y‖²": "derived: Θ + λI ≈ λI",
-    "ρ does not depend on the kernel's scale": "Owhadi & Yoo 2019, eq. 3.3, without λ; derived with λ in units of Θ",
-    "ρ depends on the kernel's scale": "derived: λ is absolute",
-    "noise moves ρ's minimum to longer lengths": "Darcy 2020, §2.2.3, RBF on sin x",
-    "ρ's minimum as a power of the noise": "measured",
-    "amplitude by likelihood ~ N^a": _BROWNIAN,
-    "amplitude by leave-one-out ~ N^a": _BROWNIAN,
-    "amplitude by likelihood, fixed function ~ N^a": "Karvonen et al. 2020: at most 2(α − β)/d − 1; −1 in the space",
-    "likelihood is better where the kernel is right": _BACHOC,
-    "leave-one-out is better where the kernel is wrong": _BACHOC,
+    "100 Θ leaves ρ as it is": "Owhadi & Yoo 2019, eq. 3.3; λ derived",
+    "100 Θ changes ρ": "derived: λ keeps its size",
+    "noise lengthens ρ's minimum": "Darcy 2020, §2.2.3, RBF, λ = 1e-6",
+    "ρ's minimum ~ noise^a": "measured, noise 1e-3 to 1e-1",
+    "likelihood's amplitude ~ N^a": "Naslidnyk et al. 2025; a derived",
+    "leave-one-out's amplitude ~ N^a": "Naslidnyk et al. 2025; a derived",
+    "likelihood's amplitude ~ N^a, function": "Karvonen et al. 2020",
+    "likelihood better, kernel right": "Bachoc 2013, ratio of errors",
+    "leave-one-out better, kernel wrong": "Bachoc 2013, ratio of errors",
     "expected inefficiency → 1": "Craven & Wahba 1979",
-    "inefficiency → 1": "Li 1986, of one draw",
-    "KARE predicts the risk": "Jacot et al. 2020; estimate over risk",
+    "inefficiency → 1": "Li 1986",
+    "KARE over risk": "Jacot et al. 2020",
 }
 """The paper of each law, or how it is derived."""
 
@@ -63,12 +60,17 @@ def _listed(call: Callable[[], Iterator[Row]]) -> list[Row]:
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row for each law and setting: theory, mean and standard deviation of what n seeds measured, and the verdict."""
+    """A row for each law and setting: theory, mean and standard deviation of what n seeds measured, and the verdict.
+
+    rule: the relation that the mean has to theory where the law holds, within the tolerance behind ±.
+    """
     stated = ["law", "setting", "relation", "theory", "tolerance"]
     found = rows[rows["x"].isna()].groupby(stated, sort=False, dropna=False)["measured"]
     laws = found.agg(measured="mean", deviation="std", n="size").reset_index()
     laws["verdict"] = [verdict(*each) for each in laws[["measured", *stated[2:]]].itertuples(index=False)]
     laws["source"] = laws["law"].map(SOURCES)
+    within = laws.pop("tolerance").map(lambda tolerance: f" ± {tolerance:g}" if tolerance else "")
+    laws.insert(2, "rule", laws.pop("relation") + within)
     return laws.sort_values("law", key=lambda names: names.map(list(SOURCES).index), kind="stable", ignore_index=True)
 
 
@@ -78,7 +80,7 @@ def picture(rows: pd.DataFrame) -> Figure:
 
     drawn, (left, middle, right) = figure(columns=3, width=4.6, height=4.6)
     laws = table(rows)
-    exponents = laws[laws["law"].str.contains("finds|~ N", regex=True)].groupby("law", sort=False)
+    exponents = laws[laws["law"].str.contains("finds|amplitude")].groupby("law", sort=False)
     for i, (law, own) in enumerate(exponents):
         look: Drawn = {"color": COLOURS[i], "fmt": MARKERS[i], "label": law}
         left.errorbar(own["theory"], own["measured"], own["deviation"], **look)

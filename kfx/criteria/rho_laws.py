@@ -60,14 +60,14 @@ def beta(draws: int, settings: int = 20) -> Iterator[Row]:
         root, factored = vectors * np.sqrt(values), Factored(torch.from_numpy(gram))
         ratios = [_value(rho, factored, root @ rng.standard_normal((n, outputs)), n_c, noise) for _ in range(draws)]
         chance = float(kstest(ratios, beta_law(outputs * (n - n_c) / 2, outputs * n_c / 2).cdf).pvalue)
-        setting = f"share of {settings} settings with p > 0.01, {draws} draws each"
+        setting = f"{settings} settings, share with p > 0.01"
         found = row("ρ ~ Beta(m N_h/2, m N_c/2)", setting, i, chance > 0.01, "=", 1.0, 1 / settings)
         yield {**found, "p": chance, "of": f"{type(kernel).__name__}, N_f = {n}, p = {p}, m = {outputs}, λ = {noise}"}
 
 
 def own_process(draws: int, seeds: int, n: int = 100) -> Iterator[Row]:
     """The mean of ρ over draws of a Matérn process, for its own kernel, a white one, and other lengths."""
-    law, own, ratios = "mean of ρ over draws of Matérn 3/2", 0.2, np.geomspace(0.01, 10, 25)
+    law, own, ratios = "mean of ρ over draws of a process", 0.2, np.geomspace(0.01, 10, 25)
     for seed in range(seeds):
         rng = np.random.default_rng([seed, 30])
         x = rng.random((n, 1))
@@ -75,10 +75,10 @@ def own_process(draws: int, seeds: int, n: int = 100) -> Iterator[Row]:
         grams = [np.eye(n), *(Matern(own * ratio, 1.5).gram(x) for ratio in (1.0, *ratios))]
         factored = [Factored(torch.from_numpy(gram)) for gram in grams]
         white, at_own, *curve = (sum(_value(rho, each, one, n // 2, 1e-8) for one in y.T) / draws for each in factored)
-        yield row(law, "its own kernel, p = 1/2", seed, at_own, "=", 0.5, 0.02)
-        yield row(law, "a white kernel, p = 1/2", seed, white, "=", 0.5, 0.02)
+        yield row(law, "Matérn 3/2, its own kernel", seed, at_own, "=", 0.5, 0.02)
+        yield row(law, "Matérn 3/2, a white kernel", seed, white, "=", 0.5, 0.02)
         least = ratios[np.argmin(curve)]
-        yield row("ρ's minimum lies below the draws' own length", "Matérn 3/2, ℓ/ℓ*", seed, least, "<", 1.0)
+        yield row("ρ's minimum is below their length", "Matérn 3/2, length over own", seed, least, "<", 1.0)
         yield from (row(law, "", seed, mean, x=ratio) for ratio, mean in zip(ratios, curve, strict=True))
 
 
@@ -89,12 +89,12 @@ def scale(seeds: int, n: int = 60) -> Iterator[Row]:
         gram, y = Matern(0.3, 1.5).gram(rng.random((n, 2))), rng.standard_normal((n, 2))
         limit = 1 - (y[: n // 2] ** 2).sum() / (y**2).sum()
         far = rho(gram, y, n // 2, 1e8, False)[0] / limit
-        yield row("ρ → 1 − ‖Y_c‖²/‖Y‖²", "λ = 1e8, ρ over its limit", seed, far, "=", 1.0, 1e-6)
+        yield row("ρ → 1 − ‖Y_c‖²/‖Y‖²", "λ = 1e8, ρ over the limit", seed, far, "=", 1.0, 1e-6)
         for value, unit in ((0.0, "absolute"), (0.1, "mean_diagonal"), (0.1, "centered"), (0.1, "absolute")):
             before, after = (rho(c * gram, y, n // 2, Regularization(value, unit), False)[0] for c in (1, 100))
             varies = value > 0 and unit == "absolute"
-            law = "ρ depends on the kernel's scale" if varies else "ρ does not depend on the kernel's scale"
-            setting = f"λ = {value:g} {unit}, ρ(100 Θ)/ρ(Θ)"
+            law = "100 Θ changes ρ" if varies else "100 Θ leaves ρ as it is"
+            setting = f"λ = {value:g} {unit}, ratio"
             yield row(law, setting, seed, after / before, "≠" if varies else "=", 1.0, 0.01 if varies else 1e-6)
 
 
@@ -115,7 +115,7 @@ def noise(nu: float | None, seeds: int, n: int = 100, halves: int = 20) -> Itera
                 total += [_value(rho, factored, each.y_train[order], n // 2, 1e-6) for each in data]
         found = lengths[sums.argmin(axis=0)]
         moved, power = np.log10(found[-1] / found[0]), np.polyfit(np.log(_NOISE[1:]), np.log(found[1:]), 1)[0]
-        setting = f"{name}, decades from noise 0 to 0.1, λ = 1e-6"
-        yield row("noise moves ρ's minimum to longer lengths", setting, seed, moved, ">", 0.0)
-        yield row("ρ's minimum as a power of the noise", f"{name}, noise 1e-3 to 1e-1", seed, power)
+        setting = f"{name}, decades, noise 0 to 0.1"
+        yield row("noise lengthens ρ's minimum", setting, seed, moved, ">", 0.0)
+        yield row("ρ's minimum ~ noise^a", f"{name}, noise 1e-3 to 1e-1", seed, power)
         yield from (row("noise", name, seed, length, x=level) for level, length in zip(_NOISE, found, strict=True))
