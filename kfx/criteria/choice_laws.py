@@ -51,7 +51,7 @@ def deterministic(points: int, seeds: int) -> Iterator[Row]:
 
     The kernel's space is H^α, α = ν + 1/2; the sine is in it, and |x − c| in H^β for β < 3/2.
     """
-    sizes, law = [points * 2**k // 4 for k in range(4)], "likelihood's amplitude ~ N^a, function"
+    sizes, law = [points * 2**k // 4 for k in range(4)], "likelihood's amplitude of f ~ N^a"
     for nu, seed in ((nu, seed) for nu in (0.5, 1.5, 2.5) for seed in range(seeds)):
         rng, found = np.random.default_rng([seed, 70]), []
         a, c = rng.random(), rng.integers(sizes[0] // 4, 3 * sizes[0] // 4) / sizes[0]  # midway between nodes for all N
@@ -107,7 +107,7 @@ def inefficiency(points: int, seeds: int, draws: int = 50) -> Iterator[Row]:
 
     Expected: criterion and loss are means over draws (Craven & Wahba); else of a single draw (Li).
     """
-    lambdas, sizes = np.geomspace(1e-4, 1e2, 31), (points // 8, points // 2, 2 * points)
+    lambdas, sizes = np.geomspace(1e-3, 1e2, 51), (points // 8, points // 2, 2 * points)
     for n, seed in ((n, seed) for n in sizes for seed in range(seeds)):
         x = (np.arange(n) + 0.5) / n
         truth = (np.sin(6 * x) + abs(x - 0.4))[:, None]

@@ -78,7 +78,7 @@ def own_process(draws: int, seeds: int, n: int = 100) -> Iterator[Row]:
         yield row(law, "Matérn 3/2, its own kernel", seed, at_own, "=", 0.5, 0.02)
         yield row(law, "Matérn 3/2, a white kernel", seed, white, "=", 0.5, 0.02)
         least = ratios[np.argmin(curve)]
-        yield row("ρ's minimum is below their length", "Matérn 3/2, length over own", seed, least, "<", 1.0)
+        yield row("length at ρ's minimum, own draws", "Matérn 3/2, over the draws' length", seed, least)
         yield from (row(law, "", seed, mean, x=ratio) for ratio, mean in zip(ratios, curve, strict=True))
 
 
@@ -102,7 +102,7 @@ _NOISE = (0.0, 1e-3, 1e-2, 1e-1)
 
 
 def noise(nu: float | None, seeds: int, n: int = 100, halves: int = 20) -> Iterator[Row]:
-    """The length with the least mean of ρ over random halves of noisy sin x. nu: ν of a Matérn kernel; None: RBF."""
+    """The length with the least mean of ρ over random halves of noisy sin x, λ = 1e-6. nu: ν of a Matérn kernel, or RBF."""
     name, lengths = "RBF" if nu is None else f"Matérn {2 * nu:g}/2", np.geomspace(0.03, 3000, 76)
     for seed in range(seeds):
         data = [noisy_sine(n, 2, level, np.random.default_rng([seed, 50])) for level in _NOISE]
