@@ -102,7 +102,7 @@ _NOISE = (0.0, 1e-3, 1e-2, 1e-1)
 
 
 def noise(nu: float | None, seeds: int, n: int = 100, halves: int = 20) -> Iterator[Row]:
-    """The length with the least mean ρ of random halves of noisy sin x, λ = 1e-6. nu: ν of a Matérn kernel; None: RBF."""
+    """Lengths at the minimum of ρ, mean of random halves of noisy sin x, λ = 1e-6. nu: ν of Matérn; None: RBF."""
     name, lengths = "RBF" if nu is None else f"Matérn {2 * nu:g}/2", np.geomspace(0.03, 3000, 76)
     for seed in range(seeds):
         data = [noisy_sine(n, 2, level, np.random.default_rng([seed, 50])) for level in _NOISE]
