@@ -207,13 +207,14 @@ def measurements(folder: Path, entries: Iterable[Entry] = ()) -> Measurements:
     studies: dict[str, dict[str, dict[str, float]]] = {}
     for path in sorted((folder / STUDIES).glob("*.csv")):
         try:
-            table = pd.read_csv(path).set_index("run").select_dtypes("number")
+            table = pd.read_csv(path)
         except (OSError, ValueError, KeyError) as error:
             raise RecordError(f"{path}: {' '.join(str(error).split())}; record the study again") from error
-        studies[path.stem] = {
-            str(run): {str(key): float(value) for key, value in row.items() if math.isfinite(value)}
-            for run, row in table.to_dict("index").items()
-        }
+        if "run" in table:  # a study of cells has none
+            studies[path.stem] = {
+                str(run): {str(key): float(value) for key, value in row.items() if math.isfinite(value)}
+                for run, row in table.set_index("run").select_dtypes("number").to_dict("index").items()
+            }
     current = {command: table for command, table in tables.read(folder).items() if command not in stale}
     return Measurements(current, studies)
 

@@ -161,11 +161,14 @@ def _by_cells(cells: Cells, parsed: argparse.Namespace) -> _Answer:
 
 
 def _shown(name: str, frame: pd.DataFrame) -> Table:
+    from pandas.api.types import is_numeric_dtype
+
     from kfx.report.table import Table
 
     rows = [[label, *(_text(value) for value in values)] for label, *values in frame.itertuples(index=False)]
-    head, *others = map(str, frame.columns)
-    return Table([head, *(name if frame[name].dtype == object else f"{name}#" for name in others)], rows, name)
+    first, *others = map(str, frame.columns)
+    head = [first, *(f"{other}#" if is_numeric_dtype(frame[other]) else other for other in others)]
+    return Table(head, rows, name)
 
 
 def _text(value: object) -> str:

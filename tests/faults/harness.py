@@ -87,7 +87,7 @@ def results(directory: Path) -> dict:
     return {"trace": trace.to_csv(), "evaluation": evaluation, "metrics": metrics, **of_flows}
 
 
-def wait_for(condition, seconds: float = 60) -> None:
+def wait_for(condition, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
