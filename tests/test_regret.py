@@ -7,7 +7,8 @@ from scipy.stats import norm
 
 from kfx.config import registry
 from kfx.criteria import regret
-from kfx.criteria.regret import LAMBDAS, LENGTHS, Grid, Problem, built, by_setting, fit, lost, of_data, posed, trained
+from kfx.criteria.regret import LAMBDAS, LENGTHS, Grid, Problem, built, lost, of_data, posed, trained
+from kfx.criteria.regret_table import among_best, by_setting, fit
 from kfx.criteria.truths import MODELS, TRUTHS, function
 from kfx.kernels import Matern
 from kfx.objectives import loo, nll
@@ -163,7 +164,7 @@ def test_a_plugin_has_a_column_of_its_own(kfx, in_folder):
     code, _, err = kfx("study", "criteria", "--smoke", "--plugin", "mine.py", *words)
     assert code == 0, err
     table = pd.read_csv(next((in_folder / "out").iterdir()) / "table.csv")
-    known = table[(table["lambda"] != "trained") & ~table["part"].str.startswith(("best", "p "))]
+    known = table[(table["lambda"] != "trained") & ~table["part"].str.startswith(("among", "p "))]
     np.testing.assert_array_equal(known["mine"], known["gcv"])
     assert table.loc[table["lambda"] == "trained", "mine"].isna().all()  # it does not say that λ may be trained on it
 
@@ -203,6 +204,18 @@ def test_cells_are_kept_and_only_missing_ones_are_computed(kfx, in_folder, monke
     assert (code, "none" in err) == (2, True)
 
 
+def test_what_is_among_the_best():
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=12)
+    regrets = pd.DataFrame({"good": common, "alike": common + 0.01 * rng.normal(size=12), "bad": common + 1})
+    regrets.index = pd.MultiIndex.from_product([["tiny"], ["a", "b"], range(6)], names=["lambda", "truth", "draw"])
+    found = among_best(regrets)
+    assert found.index.names == ["lambda", "truth"]
+    np.testing.assert_array_equal(found["bad"], 0)
+    assert found[["good", "alike"]].to_numpy().sum() >= 2  # the best of each setting at least
+    assert among_best(regrets.iloc[:2])["good"].isna().all()  # two draws are not tested
+
+
 def test_every_setting_of_the_map_has_all_criteria():
     rows = []
     for draw in range(2):
@@ -212,7 +225,7 @@ def test_every_setting_of_the_map_has_all_criteria():
     regrets = by_setting(frame)
     assert regrets.shape == (12, 3)
     table = regret.table(frame).set_index(["lambda", "part"])
-    mean = regrets.xs("tiny", level="lambda")["rho"].groupby(level="model").mean().mean()
+    mean = regrets.xs("tiny")["rho"].groupby(level="model").mean().mean()
     assert table.loc[("tiny", "all"), "rho"] == pytest.approx(100 * mean)
     assert table.loc[("tiny", "model rbf"), "settings"] == 1
     assert np.isnan(table.loc[("trained", "all"), "rho"])

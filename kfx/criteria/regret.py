@@ -20,10 +20,11 @@ import torch
 from matplotlib.figure import Figure
 from scipy.optimize import OptimizeResult, minimize
 from scipy.spatial.distance import pdist
-from scipy.stats import wilcoxon
 
 from kfx.config.plugins import plugged_in
 from kfx.config.registry import OPTIONS
+from kfx.criteria.law import Row
+from kfx.criteria.regret_table import WAYS, by_setting, shares, table
 from kfx.criteria.truths import MODELS, function
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import as_tensor
@@ -33,9 +34,9 @@ from kfx.numerics.regularization import Regularization
 from kfx.objectives import loo
 from kfx.objectives.base import Objective, as_objective
 from kfx.outcomes import NumericalError
-from kfx.plots.regret import by_collection, winners
+from kfx.plots.regret import by_collection, shares_of_best
 
-Row = dict[str, float | str]
+__all__ = ["cells", "picture", "table"]
 Criteria = Mapping[str, Mapping[str, Any]]
 """Settings of `objective` by the name under which a criterion is listed."""
 N_TEST = 300
@@ -45,8 +46,6 @@ LAMBDAS = (1e-10, 1e-7, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 """λ, absolute, as K(x, x) = 1; the first is the tiny one."""
 FLOOR = 1e-5
 """Errors count as at least this share of the truth's deviation, because round-off decides below it."""
-WAYS = ("tiny", "leave_one_out", "trained")
-"""λ is the smallest, or for each length the best by leave-one-out errors, or minimises the criterion with it."""
 _HELD_OUT = 200
 """Random halves are drawn until they hold out so many points, at least two of them."""
 
@@ -308,78 +307,5 @@ def cells(
 
 
 def picture(rows: pd.DataFrame) -> Figure:
-    """Which criterion has the least mean regret in each setting, or means over collections; see `kfx.plots.regret`."""
-    return (by_collection if "collection" in rows else winners)(by_setting(rows))
-
-
-_SETTING = ["truth", "model", "collection", "d", "n", "noise"]
-
-
-def by_setting(rows: pd.DataFrame) -> pd.DataFrame:
-    """The regret of each setting, way to λ and draw, a column for each criterion, in the order of the study."""
-    found = rows[rows["regret"].notna()]
-    names = list(dict.fromkeys(found["criterion"]))
-    keys = [key for key in _SETTING if key in found]
-    return found.pivot_table(index=[*keys, "lambda", "draw"], columns="criterion", values="regret")[names]
-
-
-def table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Mean regret × 100 of each criterion over settings, for each way to λ, over all of them and over parts of them.
-
-    Also for each way: its standard error over settings, the share of settings in which a criterion has the least
-    regret, p of Wilcoxon's test over settings against the criterion of the least mean, the coverage of intervals of
-    95 %; and the cost of training. Shares and coverages are in %.
-    """
-    found = by_setting(rows)
-    regrets = found.groupby([key for key in found.index.names if key != "draw"]).mean().reset_index()
-    regrets["model is"] = [fit(*each) for each in zip(regrets["truth"], regrets["model"], strict=True)]
-    names = [name for name in regrets if name in set(rows["criterion"])]
-    covered = rows.pivot_table(index="lambda", columns="criterion", values="coverage")
-    made: list[Row] = []
-
-    def add(how: str, part: str, settings: int, values: pd.Series) -> None:
-        made.append({"lambda": how, "part": part, "settings": settings, **{str(k): v for k, v in values.items()}})
-
-    for how in WAYS:
-        own = regrets[regrets["lambda"] == how].dropna(axis=1, how="all")
-        asked = [name for name in names if name in own]
-        values = own[asked]
-        add(how, "all", len(own), 100 * values.mean())
-        add(how, "standard error", len(own), 100 * values.sem())
-        add(how, "best in %", len(own), 100 * values.eq(values.min(axis=1), axis=0).mean())
-        best = values.mean().idxmin()
-        add(how, f"p against {best}", len(own), values.apply(lambda each, to=values[best]: _p(each, to)))
-        add(how, "coverage in %", len(own), 100 * covered.T[how].reindex(asked))
-        for key in ("model is", "truth", "model", "collection", "d", "n", "noise"):
-            if key in own and 1 < own[key].nunique() <= _MOST_PARTS:
-                for value, part in own.groupby(key, sort=False):
-                    add(how, f"{key} {value}", len(part), 100 * part[asked].mean())
-    if "seconds" in rows:
-        paid = rows[rows["seconds"].notna()].groupby("criterion", sort=False)[["evaluations", "seconds"]].mean()
-        for column in paid:
-            add("", str(column), int(rows["seconds"].notna().sum() / len(paid)), paid[column])
-    return pd.DataFrame(made)
-
-
-def _p(one: pd.Series, other: pd.Series) -> float:
-    return 1.0 if (one == other).all() else float(wilcoxon(one, other).pvalue)
-
-
-_MOST_PARTS = 12
-_SMOOTHNESS = {
-    "step": 0.4,
-    "kinked": 1.4,
-    "matern12": 0.5,
-    "matern32": 1.5,
-    "matern52": 2.5,
-    "rbf": 9,
-    "oscillatory": 10,
-}
-"""Order of the Sobolev spaces in which draws and formulas lie; an analytic function is smoother than any draw."""
-
-
-def fit(truth: str, model: str) -> str:
-    """Whether a model is the truth's own process, or smoother or rougher than the truth; empty for a data set."""
-    if truth == model or truth not in _SMOOTHNESS:
-        return "right" if truth == model else ""
-    return "too smooth" if _SMOOTHNESS[model] > _SMOOTHNESS[truth] else "too rough"
+    """Which criteria are among the best where, or their mean regret over collections; see `kfx.plots.regret`."""
+    return by_collection(by_setting(rows)) if "collection" in rows else shares_of_best(shares(rows))
