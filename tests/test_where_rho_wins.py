@@ -65,3 +65,10 @@ def test_differences_are_paired_and_corrected(wins):
     assert likelihood["p"] == pytest.approx(3 * 2 / 2**10), "exact, by ten signs, and the smallest of three"
     assert (few["difference"], few["p"]) == (0, 1)
     assert found.loc[("support vectors", 500), "rho worse"] == 10
+
+
+def test_recorded_rows_are_of_each_seed_and_method_once(wins):
+    rows = pd.read_csv(wins.TABLE)
+    assert list(rows.columns) == wins.COLUMNS
+    assert set(rows["method"]) <= set(wins.METHODS)
+    assert not rows.duplicated(wins.COLUMNS[:-1]).any()
