@@ -106,6 +106,17 @@ def images(question: str) -> Found:
     return {"accuracies": pooled.table, "gains": pooled.gains, "farthest": pooled.farthest}[question]()
 
 
+def wins(question: str) -> Found:
+    """`METHOD from N_I, COLUMN` of the table of scripts/where_rho_wins.py on runs/criteria/where_rho_wins.csv; with
+    COLUMN `error`, mean and deviation over seeds, in %."""
+    import where_rho_wins
+
+    method, column = question.rsplit(", ", 1)
+    name, count = method.rsplit(" from ", 1)
+    row = where_rho_wins.table(where_rho_wins.recorded("mnist", 500)).loc[(name, int(count))]
+    return (float(row["error"]), float(row["deviation"])) if column == "error" else float(row[column])
+
+
 def cell(question: str) -> Found:
     """`PAGE, ROW, COLUMN`: a cell of a table of another page or section, where the row is the first cell, or the first
     two with a blank between."""
@@ -137,7 +148,7 @@ def study(question: str) -> Found:
 
 SOURCES: dict[str, Callable[[str], Found]] = {
     each.__name__: each
-    for each in (forecasts, tables, performance, reproduction, claims, published, images, cell, study)
+    for each in (forecasts, tables, performance, reproduction, claims, published, images, wins, cell, study)
 }
 
 

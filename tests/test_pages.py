@@ -20,7 +20,7 @@ def pages():
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         yield module
-    for name in ("sources", "compare_pooled", "table_page", "table_sets", "table_methods"):
+    for name in ("sources", "compare_pooled", "table_page", "table_sets", "table_methods", "where_rho_wins"):
         sys.modules.pop(name, None)
 
 
