@@ -260,7 +260,9 @@ def _summary(rows: pd.DataFrame) -> str:
     for name, own in found.sort_values(("leave_one_out", "all")).iterrows():
         regrets = [(own[way, "all"], own[way, "standard error"]) for way in _WAYS]
         cells = ["-" if pd.isna(mean) else f"{mean:.1f} ± {error:.1f}" for mean, error in regrets]
-        cells += [f"{own['leave_one_out', part]:.0f}" for part in ("among the best in %", "coverage in %")]
+        for part in ("among the best in %", "coverage in %"):
+            share = own["leave_one_out", part]
+            cells.append("-" if pd.isna(share) else f"{share:.0f}")
         cells += [f"{own['', part] * (1e3 if part == 'seconds' else 1):.0f}" for part in costs]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)

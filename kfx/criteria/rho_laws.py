@@ -14,6 +14,7 @@ from kfx.data.synthetic import noisy_sine
 from kfx.kernels import RBF, Matern, RationalQuadratic
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regularization import Regularization
+from kfx.numerics.rho_law import rho_law
 from kfx.objectives import nll, rho
 from kfx.objectives.base import Objective
 
@@ -47,7 +48,6 @@ _KERNELS = (RBF(0.3), Matern(0.3, 0.5), Matern(0.3, 1.5), Matern(1.0, 2.5), Rati
 
 def beta(draws: int, settings: int = 20) -> Iterator[Row]:
     """Kolmogorov–Smirnov tests of ρ for draws of the kernel's own process with noise λ."""
-    from scipy.stats import beta as beta_law
     from scipy.stats import kstest
 
     varied = zip(
@@ -59,7 +59,7 @@ def beta(draws: int, settings: int = 20) -> Iterator[Row]:
         values, vectors = np.linalg.eigh(gram + noise * np.eye(n))
         root, factored = vectors * np.sqrt(values), Factored(torch.from_numpy(gram))
         ratios = [_value(rho, factored, root @ rng.standard_normal((n, outputs)), n_c, noise) for _ in range(draws)]
-        chance = float(kstest(ratios, beta_law(outputs * (n - n_c) / 2, outputs * n_c / 2).cdf).pvalue)
+        chance = float(kstest(ratios, rho_law(n, n_c, outputs).cdf).pvalue)
         setting = f"{settings} settings, share with p > 0.01"
         found = row("ρ ~ Beta(m N_h/2, m N_c/2)", setting, i, chance > 0.01, "=", 1.0, 1 / settings)
         yield {**found, "p": chance, "of": f"{type(kernel).__name__}, N_f = {n}, p = {p}, m = {outputs}, λ = {noise}"}
