@@ -19,6 +19,8 @@ from kfx.config.published import Quantity
 from kfx.outcomes import ConfigError, RecordError
 from kfx.papers import tables
 from kfx.papers.numbers import Entry
+from kfx.papers.studies import names
+from kfx.papers.studies import read as read_study
 from kfx.papers.tables import Command, Table
 from kfx.report.naming import described
 from kfx.yaml_file import read_yaml
@@ -206,15 +208,16 @@ def measurements(folder: Path, entries: Iterable[Entry] = ()) -> Measurements:
     stale = {part.command for entry in entries for part in entry.parts if part.changed}
     studies: dict[str, dict[str, dict[str, float]]] = {}
     for path in sorted((folder / STUDIES).glob("*.csv")):
+        if path.stem in names() and read_study(path.stem).cells:
+            continue  # it has no runs
         try:
-            table = pd.read_csv(path)
+            table = pd.read_csv(path).set_index("run").select_dtypes("number")
         except (OSError, ValueError, KeyError) as error:
             raise RecordError(f"{path}: {' '.join(str(error).split())}; record the study again") from error
-        if "run" in table:  # a study of cells has none
-            studies[path.stem] = {
-                str(run): {str(key): float(value) for key, value in row.items() if math.isfinite(value)}
-                for run, row in table.set_index("run").select_dtypes("number").to_dict("index").items()
-            }
+        studies[path.stem] = {
+            str(run): {str(key): float(value) for key, value in row.items() if math.isfinite(value)}
+            for run, row in table.to_dict("index").items()
+        }
     current = {command: table for command, table in tables.read(folder).items() if command not in stale}
     return Measurements(current, studies)
 
