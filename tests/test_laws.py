@@ -133,6 +133,7 @@ def test_noise_moves_the_minimum_of_rho_to_longer_lengths_except_for_the_roughes
     assert bool(failing(rho_laws.noise(nu, 1, halves=5))) is not moves
 
 
+@pytest.mark.slow
 def test_leave_one_out_follows_the_amplitude_of_more_processes_than_the_likelihood():
     assert not failing(choice_laws.brownian(128, 6))
 

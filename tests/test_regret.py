@@ -147,6 +147,7 @@ def test_what_fits_and_what_is_too_smooth():
     assert fit("wine", "rbf") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_registry")
 def test_a_criterion_of_ones_own_is_scored_by_the_same_command(kfx, in_folder):
     (in_folder / "mine.py").write_text(PLUGIN)
@@ -157,6 +158,7 @@ def test_a_criterion_of_ones_own_is_scored_by_the_same_command(kfx, in_folder):
     assert err.count("KeyError: 'nothing'") == 2  # a cell that fails says why, and the others go on
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_registry")
 def test_a_plugin_has_a_column_of_its_own(kfx, in_folder):
     (in_folder / "mine.py").write_text(PLUGIN.partition('@option("objective", "broken"')[0])

@@ -53,7 +53,7 @@ def test_rho_of_draws_has_the_law_whatever_the_kernel(kernel, size, kept, output
     assert law.var() == pytest.approx(p * (1 - p) / (outputs * size / 2 + 1))
 
 
-@pytest.mark.parametrize("value", [1e-3, 1.0])
+@pytest.mark.parametrize("value", [1e-3, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_the_law_holds_for_batches_though_each_has_its_own_lambda(value):
     rng, own, found, ratios, means = np.random.default_rng(2), Regularization(value, "centered"), [], [], []
     for _ in range(300):
@@ -127,7 +127,11 @@ SAMPLE = ("dataset=gp_sample", "dataset.width=6")
 
 @pytest.mark.parametrize(
     ("of_targets", "of_kernel", "words"),
-    [(0.5, 0.5, "as"), (2.5, 0.5, "smoother than"), (0.5, 2.5, "rougher or noisier than")],
+    [
+        pytest.param(0.5, 0.5, "as", marks=pytest.mark.slow),
+        (2.5, 0.5, "smoother than"),
+        pytest.param(0.5, 2.5, "rougher or noisier than", marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_says_where_rho_lies(kfx, in_folder, of_targets, of_kernel, words):
     """ν of the Matérn kernels that the targets are drawn from, and that the run has."""
@@ -217,7 +221,9 @@ def test_rho_is_read_with_ten_targets_for_each_parameter(kfx, in_folder):
     assert load_run("r").metrics["rho_law"]["mean"] == 0.5
 
 
-@pytest.mark.parametrize(("value", "sign"), [(1e-6, 1), (0.1, -1)], ids=["shorter", "longer"])
+@pytest.mark.parametrize(
+    ("value", "sign"), [(1e-6, 1), pytest.param(0.1, -1, marks=pytest.mark.slow)], ids=["shorter", "longer"]
+)
 def test_the_mean_slope_of_rho_over_draws_is_that_of_determinants_and_not_zero(value, sign):
     """E dρ = (d log det A_c − p d log det A) / (N_f + 2) at the kernel of the draws, as w is white: ρ falls towards
     shorter lengths with little noise and towards longer ones with much."""
