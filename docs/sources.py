@@ -40,11 +40,12 @@ def forecasts(question: str) -> Found:
 
 
 def tables(question: str) -> Found:
-    """`COMPARISON, METHOD`: the method's mean rank among those of a comparison of runs/tables/."""
+    """`COMPARISON, METHOD[, COLUMN]`: of a method of a comparison of runs/tables/, its mean rank or another column of
+    `table_page.summary`."""
     import table_page
 
-    comparison, method = question.split(", ")
-    return float(table_page.summary(comparison).loc[method, "rank"])
+    comparison, method, *column = question.split(", ")
+    return float(table_page.summary(comparison).loc[method, column[0] if column else "rank"])
 
 
 def performance(question: str) -> Found:

@@ -5,6 +5,7 @@ python scripts/compare_tables.py classification [--methods kfx,svc]
 python scripts/compare_tables.py equal_regression            every method on the same rows, at most 500
 python scripts/compare_tables.py fresh_regression            likewise on tables that no setting was chosen on
 python scripts/compare_tables.py fresh_classification
+python scripts/compare_tables.py fresh_criteria              kfx by several criteria on the tables of fresh_regression
 python scripts/compare_tables.py regression --summary        python scripts/compare_tables.py regression --page
 python scripts/compare_tables.py known                       tables whose relevant features are known
 

@@ -353,10 +353,19 @@ EQUAL_CLASSIFICATION = {
 }
 LARGEST = {"scikit-learn GPC": 500}
 """Methods that are too slow for more training points than these."""
+CRITERIA = {
+    "kfx": kfx(),
+    "likelihood": kfx(objective="nll"),
+    "crps": kfx(objective="crps"),
+    "rho": kfx(objective="rho"),
+    "untuned": REGRESSION["untuned"],
+}
+"""What docs/criteria.md advises, beside kfx's own choice, ρ and no training."""
 METHODS = {
     "regression": REGRESSION,
     "equal_regression": EQUAL_REGRESSION,
     "fresh_regression": EQUAL_REGRESSION,
+    "fresh_criteria": CRITERIA,
     "classification": CLASSIFICATION,
     "fresh_classification": EQUAL_CLASSIFICATION,
 }

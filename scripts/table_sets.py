@@ -51,6 +51,7 @@ COMPARISONS = {
     "regression": Comparison("regression", "uci", MOST, 10),
     "equal_regression": Comparison("regression", "uci", EQUAL, 4, without=("gas",)),
     "fresh_regression": Comparison("regression", "fresh", EQUAL, 3),
+    "fresh_criteria": Comparison("regression", "fresh", EQUAL, 2),
     "classification": Comparison("classification", "uci", MOST, 4),
     "fresh_classification": Comparison("classification", "fresh", EQUAL, 3),
 }

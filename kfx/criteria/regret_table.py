@@ -58,7 +58,7 @@ def parts(settings: pd.DataFrame) -> Iterator[tuple[str, pd.Series]]:
     for key, values in settings.assign(**{"model is": fits}).items():
         if 1 < values.nunique() <= _MOST_PARTS:
             for value in dict.fromkeys(values):
-                yield f"{key} {value}", values == value
+                yield f"{key} {value if isinstance(value, str) else format(value, 'g')}", values == value
 
 
 def fit(truth: str, model: str) -> str:
