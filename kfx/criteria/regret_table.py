@@ -31,7 +31,7 @@ def by_setting(rows: pd.DataFrame) -> pd.DataFrame:
     """The regret of each way to λ, setting and draw, a column for each criterion, in the order of the study."""
     found = rows[rows["regret"].notna()]
     names = list(dict.fromkeys(found["criterion"]))
-    keys = [key for key in _SETTING if key in found]
+    keys = [key for key in _SETTING if key in found and (key != "n" or "collection" not in found)]
     return found.pivot_table(index=[*keys, "draw"], columns="criterion", values="regret")[names]
 
 

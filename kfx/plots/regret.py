@@ -15,7 +15,7 @@ def shares_of_best(shares: pd.DataFrame) -> Figure:
 
     shares: of the settings in which a criterion is among the best, a row for each way to λ and part.
     """
-    ways = list(dict.fromkeys(shares.index.get_level_values("lambda")))
+    ways = [way for way in _TITLES if way in set(shares.index.get_level_values("lambda"))]
     picture, axes = figure(rows=len(ways), width=11, height=3.9)
     for panel, way in zip(axes, ways, strict=True):
         own = shares[shares.index.get_level_values("lambda") == way].droplevel("lambda").T
@@ -34,7 +34,7 @@ def shares_of_best(shares: pd.DataFrame) -> Figure:
         panel.set_yticks(range(len(own)), [str(name) for name in own.index], fontsize=8)
         names = [str(name) for name in own] if panel is axes[-1] else []
         panel.set_xticks(range(own.shape[1] if names else 0), names, rotation=50, ha="right", fontsize=8)
-        headline(panel, f"{_title(way)}: % of settings in which a criterion is among the best")
+        headline(panel, f"{_TITLES[way]}: % of settings in which a criterion is among the best")
     return picture
 
 
@@ -45,7 +45,7 @@ def by_collection(regrets: pd.DataFrame) -> Figure:
     """
     means = regrets.groupby(level=["lambda", "collection", "truth"], sort=False).mean()
     way_of, collection_of = (means.index.get_level_values(level) for level in ("lambda", "collection"))
-    ways = list(dict.fromkeys(way_of))
+    ways = [way for way in _TITLES if way in set(way_of)]
     picture, axes = figure(columns=len(ways), width=4.2, height=4.2)
     for panel, way in zip(axes, ways, strict=True):
         for i, name in enumerate(dict.fromkeys(collection_of)):
@@ -53,12 +53,11 @@ def by_collection(regrets: pd.DataFrame) -> Figure:
             at = np.arange(own.shape[1]) + 0.2 * (i - 1)
             panel.errorbar(own.mean(), at, xerr=2 * own.sem(), fmt=MARKERS[i], color=COLOURS[i], label=str(name))
         panel.set_yticks(range(means.shape[1]), [str(name) for name in means] if panel is axes[0] else [])
-        panel.invert_yaxis()
+        panel.set_ylim(means.shape[1] - 0.5, -0.5)
         panel.set_xlabel("mean regret × 100")
-        headline(panel, _title(way))
+        headline(panel, _TITLES[way])
     legend(picture, axes[0])
     return picture
 
 
-def _title(way: str) -> str:
-    return {"leave_one_out": "λ by leave-one-out", "tiny": "λ tiny"}.get(way, f"λ {way}")
+_TITLES = {"tiny": "λ tiny", "leave_one_out": "λ by leave-one-out", "trained": "λ trained"}
