@@ -11,7 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,8 @@ def cell(question: str) -> Found:
 def study(question: str) -> Found:
     """`NAME; KEY=VALUE; …; COLUMN`: a cell of the table of a study in runs/reproduction/studies/, in its only row with
     these values; or the tables `NAME; table`, a row for each of the study's, `NAME; summary`, a row for each criterion,
-    and `NAME; parts`, a row for each part of the settings."""
+    and
+    `NAME; parts`, a row for each part of the settings (`trained parts`: with λ trained)."""
     name, *conditions, column = question.split("; ")
     rows = _csv(f"runs/reproduction/studies/{name}.csv")
     if column in _STUDY_TABLES:
@@ -269,13 +270,11 @@ def _summary(rows: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _parts(rows: pd.DataFrame) -> str:
-    """Mean regret of each criterion with λ by leave-one-out, a row for each part of the settings."""
-    names = _criteria(rows)
-    own = rows[
-        (rows["lambda"] == "leave_one_out")
-        & rows["part"].str.match(r"all$|(?:model is|truth|model|collection|d|n|noise) ")
-    ]
+def _parts(rows: pd.DataFrame, way: str = "leave_one_out") -> str:
+    """Mean regret of each criterion for one way to λ, a row for each part of the settings."""
+    of_way = rows[rows["lambda"] == way]
+    names = [name for name in _criteria(rows) if of_way[name].notna().any()]
+    own = of_way[of_way["part"].str.match(r"all$|(?:model is|truth|model|collection|d|n|noise) ")]
     lines = [f"| settings | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
     for _, row in own.iterrows():
         least = row[names].min()
@@ -296,7 +295,7 @@ def _whole(rows: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-_STUDY_TABLES = {"table": _whole, "summary": _summary, "parts": _parts}
+_STUDY_TABLES = {"table": _whole, "summary": _summary, "parts": _parts, "trained parts": partial(_parts, way="trained")}
 
 
 @cache
