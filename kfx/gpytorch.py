@@ -185,8 +185,8 @@ def _require_one_process(function_dist: Any, target: torch.Tensor) -> None:
         raise ValueError(f"expected the model's output, a MultivariateNormal, got {type(function_dist).__name__}")
     if function_dist.batch_shape or target.shape != function_dist.event_shape:
         raise ValueError(
-            f"expected one Gaussian process and its targets, got batch_shape={tuple(function_dist.batch_shape)}, "
-            f"event_shape={tuple(function_dist.event_shape)}, targets of {tuple(target.shape)}; make an Objective for "
+            f"expected one Gaussian process and its targets, got a batch of shape {tuple(function_dist.batch_shape)}, "
+            f"values of {tuple(function_dist.event_shape)}, targets of {tuple(target.shape)}; make an Objective for "
             "each process of a batch"
         )
     if not bool(target.isfinite().all()):
