@@ -331,7 +331,7 @@ def test_other_outputs_and_targets_are_refused():
     likelihood, model, x, y = process()
     mll = Objective(likelihood, model, "loo")
     batch = gpytorch.distributions.MultivariateNormal(torch.zeros(2, 8), torch.eye(8).expand(2, 8, 8))
-    with pytest.raises(ValueError, match=r"got batch_shape=\(2,\)"):
+    with pytest.raises(ValueError, match=r"a batch of shape \(2,\)"):
         mll(batch, torch.zeros(2, 8))
     with pytest.raises(ValueError, match=r"targets of \(8, 1\)"):
         mll(model(x), y[:, None])
