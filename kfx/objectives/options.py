@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from kfx.kernels.base import Kernel
     from kfx.numerics.regularization import Regularization
-    from kfx.objectives.base import Function, Objective
+    from kfx.objectives import base
+    from kfx.objectives.base import Objective
     from kfx.objectives.selection import Selection
 
 
@@ -58,7 +59,7 @@ class ObjectiveOption(Option, ObjectivePart, abc.ABC):
         """Raise ConfigError where the objective cannot be computed for the kernel as built."""
 
     @abc.abstractmethod
-    def build(self) -> Objective | Function:
+    def build(self) -> base.Objective | base.Function:
         """Return the objective, or a function `(gram, y, sample_size, regularization, cotangent=True) → value, G`."""
 
 
