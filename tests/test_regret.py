@@ -90,7 +90,6 @@ def test_regret_is_zero_for_the_best_and_never_negative():
 
 def test_a_perfect_criterion_has_no_regret():
     problem = posed("matern12", 2, 40, 0.1, 3)
-    at_test = np.vstack([problem.x, problem.x_test])
 
     def oracle(gram, y, sample_size, regularization=1e-4, cotangent=True):
         errors = [
@@ -110,7 +109,6 @@ def test_a_perfect_criterion_has_no_regret():
         return float(errors[0]), None
 
     kernels = [MODELS["matern12"](each * problem.unit) for each in LENGTHS]
-    assert len(at_test) == 340
     grid = Grid(problem, MODELS["matern12"], {"oracle": oracle})
     i, j = grid.chosen("oracle", "trained")
     assert grid.errors[i, j] == pytest.approx(grid.best("trained"), rel=1e-9)

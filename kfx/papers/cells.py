@@ -12,7 +12,7 @@ import pandas as pd
 import yaml
 
 from kfx.config.plugins import load_plugins, plugged_in
-from kfx.files import Document, write_whole
+from kfx.files import Document, read_rows, write_whole
 from kfx.outcomes import ConfigError
 from kfx.version import __version__
 from kfx.yaml_file import read_yaml
@@ -65,7 +65,7 @@ class Cells:
 
     def rows(self) -> pd.DataFrame:
         """The rows of all cells that are there."""
-        found = [pd.read_csv(file) for name in self.cells if (file := self._file(name)).exists()]
+        found = [read_rows(file) for name in self.cells if (file := self._file(name)).exists()]
         return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
     def _file(self, name: str) -> Path:
@@ -79,5 +79,5 @@ def _compute(name: str, cell: Cell, file: Path, plugins: Sequence[str]) -> tuple
         rows = cell()
     except Exception as error:
         return name, f"{type(error).__name__}: {' '.join(str(error).split())}"
-    write_whole(file, pd.DataFrame(rows).to_csv(index=False, float_format="%.6g"))
+    write_whole(file, pd.DataFrame(rows).to_csv(index=False, float_format="%.6g", na_rep="nan"))
     return name, ""

@@ -172,10 +172,10 @@ def table(study: Study, directories: Mapping[str, Path], *, is_as_published: boo
 def with_settings(study: Study, more: Sequence[str] = (), *, smoke: bool = False) -> Document:
     """The settings of a study of cells, with those of `key=value` in their place; ConfigError for an unknown key."""
     settings = {**study.settings, **(study.smoke if smoke else {})}
-    for word_ in more:
-        key, equals, value = word_.partition("=")
+    for given in more:
+        key, equals, value = given.partition("=")
         if not equals or key not in settings:
-            raise ConfigError(f"--set {word_}: expected KEY=VALUE with KEY one of {', '.join(settings)}")
+            raise ConfigError(f"--set {given}: expected KEY=VALUE with KEY one of {', '.join(settings)}")
         settings[key] = yaml.safe_load(value)
     return settings
 
