@@ -138,6 +138,7 @@ class EvaluationPart(Part, Protocol):
         """The number of steps of a forecast that is asked for; None where nothing is."""
         return None
 
+    def judges_distributions(self, config: ConfigView) -> bool: ...
     def scoring(self, config: ConfigView) -> Built: ...
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfx.config.choices import STEPS, TARGETS
+from kfx.config.choices import STEPS, TARGETS, WARPS
 from kfx.config.fields import MOST_POINTS, FieldError, Several, nested, number, ranged, rising, word, words
 from kfx.config.nodes import make_option
 from kfx.config.option import Option, Settings, option
@@ -64,6 +64,13 @@ class DatasetOption(Option, DatasetPart):
         refuses(
             lambda own, _: own.targets != "as_given" and own.has_classes,
             "of a regression; this data set has classes, set as_given",
+            "targets",
+        ),
+        refuses(
+            lambda own, config: own.targets in WARPS and not config.evaluation.judges_distributions(config),
+            "the prediction is the mean of a distribution, which needs one kernel for the target itself, no series, "
+            "evaluation.solver=cholesky or nystrom, and neither evaluation.train_error nor evaluation.draws; set "
+            "standardized",
             "targets",
         ),
     )

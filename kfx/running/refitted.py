@@ -57,8 +57,7 @@ def best_preparation(config: Config, data: Dataset, machine: Machine) -> Prepare
     usual = config.dataset.preparation()
     if not getattr(config.dataset, "transform", False):
         return Prepared(usual, usual)
-    warps = bool(config.evaluation.calibration) and not config.evaluation.train_error
-    choices = offered(data, usual, warps=warps)
+    choices = offered(data, usual, warps=config.evaluation.judges_distributions(config))
     if len(choices) == 1:
         return Prepared(usual, usual)
     rng = Streams(config.seed)["validation"]
