@@ -18,7 +18,7 @@ N = 60
 
 
 def gappy():
-    """Numbers, words and dates with gaps, a column of names, one of a single value, and an empty one."""
+    """Numbers, words and dates with gaps, few of dates, a column of names, one of a single value, and an empty one."""
     rng = np.random.default_rng(0)
     day = pd.Timestamp("2020-03-01") + pd.to_timedelta(rng.permutation(400)[:N], unit="D")
     frame = pd.DataFrame(
@@ -31,14 +31,13 @@ def gappy():
             "empty": np.nan,
         }
     )
-    frame.loc[[3, 9], "size"], frame.loc[[4, 20], "city"], frame.loc[[5, 30], "day"] = np.nan, None, pd.NaT
+    frame.loc[5:16, "size"], frame.loc[[4, 20], "city"], frame.loc[[5, 30], "day"] = np.nan, None, pd.NaT
     return frame, np.sin(np.arange(N)) + (frame["city"] == "Rome")
 
 
 NAMES = (
     *("size", "size is missing", "city=Bonn", "city=Oslo", "city=Rome", "city is missing", "day.days"),
     *(f"day.{part}.{wave}" for part in ("month", "weekday", "day_of_year") for wave in ("sin", "cos")),
-    "day is missing",
 )
 
 
@@ -50,7 +49,7 @@ def expected(frame):
     columns.append((day - day.min()).dt.total_seconds() / 86400)
     parts = ((day.dt.month - 1, 12), (day.dt.day_of_week, 7), (day.dt.day_of_year - 1, 365.25))
     columns += [wave(2 * np.pi * part / period) for part, period in parts for wave in (np.sin, np.cos)]
-    columns = [pd.Series(each, dtype=float) for each in (*columns, day.isna())]
+    columns = [pd.Series(each, dtype=float) for each in columns]
     return np.stack([each.fillna(each.median()) for each in columns], axis=1)
 
 
@@ -128,7 +127,7 @@ def test_a_run_on_gaps_predicts_new_rows_of_all_kinds(kfx, in_folder):
     assert np.isfinite(from_frame).all()
     new.to_csv("new.csv", index=False)
     code, _, err = kfx("predict", "r", "new.csv", "--output", "p.csv")
-    assert (code, "row" in err) == (0, False), err
+    assert (code, "new.csv: row" in err) == (0, False), err
     np.testing.assert_allclose(pd.read_csv("p.csv")["prediction"], from_frame, rtol=1e-9)
     new.assign(day="soon").to_csv("new.csv", index=False)
     assert "column day holds 'soon', which is no date as in the training rows" in kfx("predict", "r", "new.csv")[2]
@@ -212,15 +211,16 @@ def test_arrays_with_gaps_are_filled_and_marked():
     x, y = rng.normal(size=(40, 3)), rng.normal(size=40)
     whole = KernelFlowRegressor(optimizer="none").fit(x, y)
     gaps = x.copy()
-    gaps[:5, 1] = np.nan
+    gaps[:12, 1], gaps[:5, 2] = np.nan, np.nan
     with pytest.warns(UserWarning, match="X has missing values, and the training points have none"):
         found = whole.predict(gaps)
-    np.testing.assert_array_equal(found[5:], whole.predict(x)[5:])
+    np.testing.assert_array_equal(found[12:], whole.predict(x)[12:])
     model = KernelFlowRegressor(optimizer="none").fit(gaps, y)
     points = model._points_of(gaps)
     assert points.shape == (40, 4)
     np.testing.assert_array_equal(points[:, 2], np.isnan(gaps[:, 1]))
-    np.testing.assert_array_equal(points[:5, 1], np.median(gaps[5:, 1]))
+    np.testing.assert_array_equal(points[:12, 1], np.median(gaps[12:, 1]))
+    np.testing.assert_array_equal(points[:5, 3], np.median(gaps[5:, 2]))
     of_none = np.where(np.isnan(gaps), None, gaps)
     np.testing.assert_array_equal(
         KernelFlowRegressor(optimizer="none").fit(of_none, y).predict(of_none), model.predict(gaps)
@@ -249,3 +249,10 @@ def test_training_rows_alone_say_what_features_are(in_folder):
 def test_a_table_without_a_varying_column_is_refused():
     with pytest.raises(DataError, match="no column is left for the features"):
         KernelFlowRegressor().fit(pd.DataFrame({"a": [1.0] * 9, "w": "u"}), np.arange(9.0))
+
+
+def test_images_have_no_missing_values():
+    x = np.random.default_rng(0).normal(size=(12, 16))
+    x[0, 0] = np.nan
+    with pytest.raises(ValueError, match="X contains NaN; images"):
+        KernelFlowRegressor(image_shape=(1, 4, 4), kernel="cnngp").fit(x, np.arange(12.0))

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEWEST_ROWS = 10
-"""Of a column with more than `MOST_WORDS` different words, a word in fewer training rows has no feature of its own."""
+"""Training rows from which a word of a column with more than `MOST_WORDS` different ones has a feature, and missing
+numbers have a mark."""
 _MOST_CATEGORIES = 1000
 _TIMES = (datetime.date, datetime.time)
 _CELLS = (str, numbers.Number, np.generic, *_TIMES)
@@ -58,9 +59,9 @@ _FLAGS = {"true": 1, "false": 0}
 class Words:
     """Words or codes, each of which becomes a feature of 0 and 1.
 
-    is_listed: every value has a feature; else, of more than `MOST_WORDS` different ones, the most frequent, and the
-    others are one category. by_size: as of `levels`. known: the values with a feature, in order. rest: the number of
-    different words of the training rows that are the other category.
+    is_listed: every value has a feature; else the `MOST_WORDS` most frequent, and the others are one category. by_size:
+    as of `levels`. known: the values with a feature, in order. rest: the number of different words of the training rows
+    that are the other category.
     """
 
     is_listed: bool = False
@@ -72,7 +73,7 @@ class Words:
     def fitted(self, column: pd.Series, form: Form) -> Words:
         """With the words of training rows."""
         codes, values = levels(column, form, self.by_size)
-        if self.is_listed or len(values) <= MOST_WORDS:
+        if self.is_listed:
             return replace(self, known=tuple(values), rest=0)
         counts = np.bincount(codes[codes >= 0], minlength=len(values))
         often = np.argsort(-counts, kind="stable")[:MOST_WORDS]
@@ -214,7 +215,7 @@ def _of_texts(column: pd.Series, known: pd.Series, form: Form, by_size: bool) ->
         return Fault(*problem)
     if len(words) * 2 <= len(known) or are_spelt_numbers(words):
         return Fault(f"holds {shown(words)}, which is no number")
-    return Words(by_size=by_size)
+    return Words(is_listed=not many, by_size=by_size)
 
 
 def _dates(known: pd.Series, are_dates: pd.Series) -> Dates | Fault:
@@ -228,7 +229,7 @@ def _dates(known: pd.Series, are_dates: pd.Series) -> Dates | Fault:
     differ = np.any([dates.at != found[0].at for dates in found], axis=0)
     if differ.any():
         days = sorted({str(dates.at[differ][0].astype("M8[D]")) for dates in found})
-        return Fault(f"holds {shown(known[differ])}, which may be {' or '.join(days)}; write dates as {days[0]}")
+        return Fault(f"holds {shown(known[differ])}, which may be {' or '.join(days)}; write the year first")
     return Dates(found[0].format)
 
 

@@ -41,12 +41,14 @@ class Encoding:
     """How a table is read as points, (n, features).
 
     kinds: of the columns, in order. kept: which features of each column are those of points: with `missing=auto` those
-    that vary over the training rows, else all but words that none of them has; empty before the fit.
+    that vary over the training rows, else all but words that none of them has; empty before the fit. gaps: the columns
+    in which training rows miss values.
     """
 
     layout: Layout
     kinds: Mapping[str, Kind]
     kept: Mapping[str, np.ndarray] = field(default_factory=dict)
+    gaps: frozenset[str] = frozenset()
 
     def fitted(self, frame: pd.DataFrame) -> Encoding:
         """With what the training rows say: known words, the first date, which features vary.
@@ -63,7 +65,7 @@ class Encoding:
                 )
         whole = replace(self, kinds=kinds, kept={})
         kept = {name: self._kept(kind, whole._part(name, frame[name])) for name, kind in kinds.items()}
-        fitted = replace(whole, kept=kept)
+        fitted = replace(whole, kept=kept, gaps=frozenset(name for name in kinds if frame[name].isna().any()))
         names = fitted.names
         if not names:
             raise DataError("no column is left for the features: in the training rows each has one value, or none")
@@ -72,9 +74,12 @@ class Encoding:
         return fitted
 
     def _kept(self, kind: Kind, part: np.ndarray) -> np.ndarray:
-        """Which features of a column to keep, by those of the training rows, (n, features)."""
+        """Which features of a column to keep, by those of the training rows, (n, features); a mark of few missing
+        numbers tells nothing of them."""
         if self._is_auto:
-            return np.array([_varies(part[:, i]) for i in range(part.shape[1])], dtype=bool)
+            kept = np.array([_varies(part[:, i]) for i in range(part.shape[1])], dtype=bool)
+            kept[-1] &= isinstance(kind, Words) or part[:, -1].sum() >= FEWEST_ROWS
+            return kept
         return np.asarray((part > 0).any(axis=0) | (not isinstance(kind, Words)))
 
     @property
@@ -150,7 +155,7 @@ class Encoding:
             else:
                 blame(np.isnan(own).all(axis=1) & ~absent, name, f"holds {{}}, {kind.expected}")
                 blame((np.abs(own) > LARGEST).any(axis=1), name, "holds {}, which is too large to be squared")
-            if self._is_auto and not kept[-1]:
+            if self._is_auto and name not in self.gaps:
                 filled = "it counts as none of the words" if isinstance(kind, Words) else "the median counts"
                 note(unknown, absent, name, f"has no value, as no training row; {filled}")
             elif not self._is_auto and self.layout.missing not in ("mean", "median"):

@@ -201,9 +201,9 @@ class OwnTableOption(RowFile, OwnFile):
     )
     missing: str = word(
         "auto | refuse | mean | median | drop",
-        "missing values of features; auto: the median of the training points, and a feature that marks them, and of "
-        "words a category; refuse: an error; mean, median: that of the training points; drop: their rows are left "
-        "out; rows without a target are left out, but an error with auto and refuse",
+        "missing values of features; auto: the median of the training points, marked by a feature where 10 of them "
+        "miss one, and of words a category; refuse: an error; mean, median: that of the training points; drop: their "
+        "rows are left out; rows without a target are left out, but an error with auto and refuse",
     )
 
     def second(self) -> Path | None:

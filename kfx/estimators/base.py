@@ -42,7 +42,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives.base import Function, Objective
 
-_ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64}
+_ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64, "ensure_all_finite": "allow-nan"}
 
 
 class KernelFlow(Portable, BaseEstimator, abc.ABC):
@@ -101,8 +101,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         Of a DataFrame: columns of words, or of dtype category, and their values. Each value is a feature of 0 and 1,
         which `kernel_.names` names; `feature_names_in_` and `n_features_in_` are of the columns as given. As in
         scikit-learn, `predict` takes a frame with the same columns in the same order. Dates become the days since the
-        first, with sine and cosine of month, weekday, day of the year and hour; a missing number the median with a
-        feature that marks it, a missing word a category; columns with one value are left out (`remarks_`).
+        first, with sine and cosine of month, weekday, day of the year and hour; a missing number the median, with a
+        feature that marks it if 10 rows miss one; a missing word a category. Columns with one value are left out.
     lengths_ : array
         With `ard`, the length of each feature, (features,).
     components_ : list of estimators
@@ -230,28 +230,28 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
             raise ValueError(f"y has {y.size - y.count()} masked values; leave these rows out")
         X = as_frame(X)
-        options |= _ACCEPTED | {"ensure_min_samples": 2, "ensure_all_finite": self._finite(X)}
         self._encoding = encoding_of(X) if is_table(X) and self.image_shape is None else None
         x = X if self._encoding is None else encoded(X, self._encoding)
-        points, targets = validate_data(self, x, y, **options)
+        points, targets = validate_data(self, x, y, ensure_min_samples=2, **_ACCEPTED, **options)
+        has_features = points.ndim == 2 and self.image_shape is None
         self._columns = list(getattr(X, "columns", ()))
         if self._encoding is not None:  # scikit-learn's attributes say what the person gave
             validate_data(self, X, skip_check_array=True)
-        elif np.isnan(points).any():
+        elif has_features and np.isnan(points).any():
             self._encoding = encoding_of(points)
             points = encoded(points, self._encoding)
         self.categories_ = {} if self._encoding is None else self._encoding.values
         self._features = self._encoding.names if self._encoding else tuple(getattr(self, "feature_names_in_", ()))
-        self._fillers = fillers(points, "median") if points.ndim == 2 else None
+        self._fillers = fillers(points, "median") if has_features else None
         return self._folded(self._filled(points)), targets
 
-    def _finite(self, X: Any) -> Any:
-        """Which values scikit-learn is to refuse: missing ones too in images."""
-        return True if self.image_shape is not None or np.ndim(X) == 4 else "allow-nan"
-
     def _filled(self, x: np.ndarray) -> np.ndarray:
-        """Points (n, features) with the medians of training points for missing values."""
-        return x if self._fillers is None or not np.isnan(x).any() else np.where(np.isnan(x), self._fillers, x)
+        """Points (n, features) with the medians of training points for missing values, which images do not have."""
+        if not (absent := np.isnan(x)).any():
+            return x
+        if self._fillers is None:
+            raise ValueError("X contains NaN; images, and the points of a recorded run, take no missing values")
+        return np.where(absent, self._fillers, x)
 
     def _folded(self, x: np.ndarray) -> np.ndarray:
         if not x.flags.writeable or min(x.strides) < 0:  # torch warns of the former and refuses the latter
@@ -363,11 +363,10 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             validate_data(self, X, reset=False, skip_check_array=True)
             x = encoded(with_columns_of(X, self._columns), self._encoding)
         else:
-            finite = True if self._fillers is None else self._finite(X)
-            x = validate_data(self, X, reset=False, ensure_all_finite=finite, **_ACCEPTED)
+            x = validate_data(self, X, reset=False, **_ACCEPTED)
             if self._encoding is not None:
                 x = encoded(x, self._encoding)
-            elif np.isnan(x).any():
+            elif self._fillers is not None and np.isnan(x).any():
                 warnings.warn("X has missing values, and the training points have none; medians count", stacklevel=3)
         x = self._folded(self._filled(x))
         if x.shape[1:] != (expected := self._predictor.units.x_train.shape[1:]):
