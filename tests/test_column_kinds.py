@@ -89,7 +89,7 @@ def test_tables_of_all_types_have_the_same_features(kind):
         table = TABLES[kind](frame)
     except (ImportError, NameError) as error:  # the latter by pandas, which has not imported pyarrow
         pytest.skip(f"{error.name} is not installed")
-    model = KernelFlowRegressor(optimizer="none").fit(table, y)
+    model = KernelFlowRegressor(optimizer="none", scale=None).fit(table, y)
     assert model._encoding.names == NAMES
     assert model.n_features_in_ == 6
     assert any("one value or none in the training rows: name, unit, empty" in said for said in model.remarks_)
@@ -108,7 +108,7 @@ def test_a_file_and_a_frame_have_the_same_features(kfx, in_folder, suffix):
     option = load([*words, "sampler.batch_size=20", "dataset.preprocess=[]"]).dataset
     data = option.preprocessed(option.load(np.random.default_rng(0)))
     assert data.features == NAMES
-    model = KernelFlowRegressor(optimizer="none").fit(frame, y)
+    model = KernelFlowRegressor(optimizer="none", scale=None).fit(frame, y)
     np.testing.assert_allclose(data.x_train, model._points_of(frame), atol=1e-12)
 
 
@@ -137,7 +137,7 @@ def test_what_training_rows_lack_is_said_and_never_an_error():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(size=40), "w": rng.choice(["u", "v"], 40)})
     frame["t"] = pd.date_range("2021-01-01 08:00", periods=40, freq="7h")
-    model = KernelFlowRegressor(optimizer="none").fit(frame, frame["a"] + (frame["w"] == "u"))
+    model = KernelFlowRegressor(optimizer="none", scale=None).fit(frame, frame["a"] + (frame["w"] == "u"))
     assert {"t.hour.sin", "t.days"} <= set(model._encoding.names)
     new = frame[:4].assign(t=pd.Timestamp("1987-06-05"))
     new.loc[0, "a"], new.loc[1, "w"], new.loc[2, "w"], new.loc[3, "t"] = np.nan, "z", None, pd.NaT
@@ -158,15 +158,15 @@ def test_rare_words_of_many_are_one_category():
     often = np.repeat([f"c{i:02}" for i in range(4)], 20)
     frame = pd.DataFrame({"c": [*often, *(f"rare{i}" for i in range(60))]}).sample(frac=1, random_state=0)
     frame["a"] = rng.normal(size=len(frame))
-    model = KernelFlowRegressor(optimizer="none").fit(frame, frame["a"])
+    model = KernelFlowRegressor(optimizer="none", scale=None).fit(frame, frame["a"])
     assert model._encoding.names == ("c=c00", "c=c01", "c=c02", "c=c03", "c is other", "a")
     assert any("column c holds 64 different words; 60 of them" in said for said in model.remarks_)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert model._points_of(frame[:1].assign(c="never seen"))[0, :5].tolist() == [0, 0, 0, 0, 1]
     many = pd.DataFrame({"c": np.repeat([f"c{i:02}" for i in range(70)], 12), "a": rng.normal(size=840)})
-    assert len(KernelFlowRegressor(optimizer="none").fit(many, many["a"]).categories_["c"]) == 50
-    listed = KernelFlowRegressor(optimizer="none").fit(frame.astype({"c": "category"}), frame["a"])
+    assert len(KernelFlowRegressor(optimizer="none", scale=None).fit(many, many["a"]).categories_["c"]) == 50
+    listed = KernelFlowRegressor(optimizer="none", scale=None).fit(frame.astype({"c": "category"}), frame["a"])
     assert len(listed.categories_["c"]) == 64, "a category has a feature for each value"
 
 
@@ -209,13 +209,13 @@ def test_all_faults_are_in_one_message(kfx, in_folder):
 def test_arrays_with_gaps_are_filled_and_marked():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(40, 3)), rng.normal(size=40)
-    whole = KernelFlowRegressor(optimizer="none").fit(x, y)
+    whole = KernelFlowRegressor(optimizer="none", scale=None).fit(x, y)
     gaps = x.copy()
     gaps[:12, 1], gaps[:5, 2] = np.nan, np.nan
     with pytest.warns(UserWarning, match="X has missing values, and the training points have none"):
         found = whole.predict(gaps)
     np.testing.assert_array_equal(found[12:], whole.predict(x)[12:])
-    model = KernelFlowRegressor(optimizer="none").fit(gaps, y)
+    model = KernelFlowRegressor(optimizer="none", scale=None).fit(gaps, y)
     points = model._points_of(gaps)
     assert points.shape == (40, 4)
     np.testing.assert_array_equal(points[:, 2], np.isnan(gaps[:, 1]))
@@ -223,7 +223,7 @@ def test_arrays_with_gaps_are_filled_and_marked():
     np.testing.assert_array_equal(points[:5, 3], np.median(gaps[5:, 2]))
     of_none = np.where(np.isnan(gaps), None, gaps)
     np.testing.assert_array_equal(
-        KernelFlowRegressor(optimizer="none").fit(of_none, y).predict(of_none), model.predict(gaps)
+        KernelFlowRegressor(optimizer="none", scale=None).fit(of_none, y).predict(of_none), model.predict(gaps)
     )
     with pytest.raises(ValueError, match="infinity"):
         model.predict(np.where(np.isnan(gaps), np.inf, gaps))

@@ -444,7 +444,9 @@ def test_a_run_with_a_constant_output_has_finite_metrics_and_predicts_it(kfx, in
 
 def test_a_design_is_the_order_of_largest_posterior_variances():
     x, y = spectra()
-    model = KernelFlowRegressor("rbf", outputs={"kernels": "separate"}, optimizer={"name": "adam", "iterations": 5})
+    model = KernelFlowRegressor(
+        "rbf", scale=None, outputs={"kernels": "separate"}, optimizer={"name": "adam", "iterations": 5}
+    )
     model.fit(x[:40], y[:40, [0, 5]])
     candidates = np.random.default_rng(1).uniform(size=(30, 3))
     found = kfx.design(model, candidates, 4)

@@ -6,8 +6,11 @@ SOLVERS = ("cholesky", "lstsq", "inverse")
 """Solvers of kernel ridge regression: `kfx.numerics.regression`."""
 CENTRES = ("uniform", "rpcholesky", "flow", "kmeans")
 """Ways to choose the centres of Nyström regression: `kfx.evaluation.centres`."""
-STEPS = ("center", "unit_norm", "mean_norm", "normalize", "normalize_channels", "zca")
-"""Steps of preprocessing: `kfx.data.dataset`."""
+STEPS = (
+    *("center", "unit_norm", "mean_norm", "normalize", "normalize_channels", "zca"),
+    *("quantile", "yeo_johnson", "snv", "msc", "derivative", "second_derivative"),
+)
+"""Steps of preprocessing: `kfx.data.steps`."""
 EVALUATION_SOLVERS = ("cholesky", "conjugate_gradients", "nystrom", "lstsq", "inverse")
 """Solvers of an evaluation, beside Cholesky: `kfx.evaluation.systems`."""
 POINTS = ("uniform", "stratified", "neighbourhood")
@@ -30,7 +33,9 @@ SIMULATORS = {
     "prosail": 13,
 }
 """Simulators and their numbers of inputs: `kfx.data.simulators`."""
-TARGETS = ("as_given", "centered", "standardized")
+WARPS = ("log", "yeo_johnson")
+"""Transforms of targets: `kfx.data.warps`."""
+TARGETS = ("as_given", "centered", "standardized", *WARPS)
 """What kernels are trained on: `kfx.data.dataset`."""
 METHODS = ("RK23", "RK45", "DOP853")
 """Explicit Runge-Kutta methods of SciPy: `kfx.flows.runge_kutta`."""

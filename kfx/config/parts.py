@@ -66,6 +66,10 @@ class KernelPart(Part, Protocol):
     start_from: str
     trainable: list[str] | None
 
+    def takes_length_from_points(self, config: ConfigView) -> bool:
+        """Return whether the config leaves the kernel's length to the points."""
+        return False
+
     def length_is_free(self) -> bool:
         """Return whether the kernel has one length, which may be taken from the data."""
         return False

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfx.config.choices import STEPS
-from kfx.numerics.round_off import is_constant, scale
+from kfx.config.choices import WARPS
+from kfx.data.steps import USUAL, Map, StepSettings, fitted
+from kfx.data.warps import Warp
+from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
@@ -34,6 +37,10 @@ class Dataset:
     reduction: where kernels are trained on components of the outputs, the map to components.
     classes: where a file names them, the names of the classes, in the order of the outputs; a test label of −1 is none.
     encoding: where the points are rows of a table, how rows become points.
+    warp: a transform of y before that.
+    inflation: the factor of standard deviations, of all or of each column of `targets`, (k,); above 1 where errors in
+        refitted folds were larger than predicted.
+    maps: the steps of preprocessing, which take other points to where these are.
     varying: the outputs that kernels learn, (k,); None for all. The others are constant: their mean is the prediction,
         and their scale 0.
     """
@@ -54,13 +61,22 @@ class Dataset:
     classes: tuple[str, ...] = ()
     encoding: Encoding | None = None
     varying: np.ndarray | None = None
+    warp: Warp | None = None
+    maps: tuple[Map, ...] = ()
+    inflation: np.ndarray | float = 1.0
+
+    def mapped(self, x: np.ndarray) -> np.ndarray:
+        """Points x, (m, …), after the steps of preprocessing."""
+        return reduce(lambda points, each: each(points), self.maps, x) if len(x) else x
 
     @property
     def targets(self) -> np.ndarray:
         """The targets of training, (y_train − mean) / scale of the varying outputs, or their components: (n, k)."""
-        return self._as_targets(self.y_train)
+        return self.as_learned(self.y_train)
 
-    def _as_targets(self, y: np.ndarray) -> np.ndarray:
+    def as_learned(self, y: np.ndarray) -> np.ndarray:
+        """y, (m, outputs), in the units of `targets`, (m, k)."""
+        y = y if self.warp is None else self.warp(y)
         scaled = self.of_varying(y - self.target_mean) / self.of_varying(self.target_scale)
         return scaled if self.reduction is None else scaled @ self.reduction.project
 
@@ -77,18 +93,40 @@ class Dataset:
         return whole
 
     def in_units(self, prediction: np.ndarray) -> np.ndarray:
-        """Return predictions of `targets` in the units of y, (m, outputs)."""
+        """Return values of `targets` in the units of y, (m, outputs)."""
         if self.reduction is None:
-            return self.of_all(prediction) * self.target_scale + self.target_mean
+            found = self.of_all(prediction) * self.target_scale + self.target_mean
+            return found if self.warp is None else self.warp.inverse(found)
         whole: np.ndarray = prediction @ self.reduction_in_units()[0]
         whole += self.target_mean
         return whole
+
+    def moments(self, mean: np.ndarray, deviation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean and the standard deviation of y, (m, outputs) each, whose `targets` are normal with this mean
+        and deviation."""
+        if self.warp is None:
+            return self.in_units(mean), self.deviation_in_units(deviation)
+        of_learned = mean * self.target_scale + self.target_mean, deviation * self.inflation * self.target_scale
+        return self.warp.moments(*of_learned)
+
+    def interval(self, mean: np.ndarray, deviation: np.ndarray, coverage: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends, (m, outputs) each, of the central interval of y whose `targets` are normal with this mean
+        and deviation. coverage: its probability, in (0, 1)."""
+        from scipy.special import ndtri
+
+        far = float(ndtri((1 + coverage) / 2))
+        if self.warp is not None:
+            half = far * self.inflation * deviation
+            return self.in_units(mean - half), self.in_units(mean + half)
+        middle, half = self.in_units(mean), far * self.deviation_in_units(deviation)
+        return middle - half, middle + half
 
     def deviation_in_units(self, deviation: np.ndarray) -> np.ndarray:
         """Return standard deviations of `targets`, (m, outputs), in the units of y.
 
         Components are independent, and what the reduction leaves out adds to their variances.
         """
+        deviation = deviation * self.inflation
         if self.reduction is None:
             return self.of_all(deviation) * self.target_scale
         basis, left_out = self.reduction_in_units()
@@ -105,9 +143,13 @@ class Dataset:
 
     def components(self) -> list[Dataset]:
         """A data set for each column of `targets`, whose errors are in their units."""
-        train, test = self.targets, self._as_targets(self.y_test)
+        train, test = self.targets, self.as_learned(self.y_test)
         plain = replace(self, target_mean=0.0, target_scale=1.0, reduction=None, varying=None)
-        return [replace(plain, y_train=train[:, [c]], y_test=test[:, [c]]) for c in range(train.shape[1])]
+        inflation = np.broadcast_to(self.inflation, train.shape[1]).tolist()
+        return [
+            replace(plain, y_train=train[:, [c]], y_test=test[:, [c]], inflation=inflation[c])
+            for c in range(train.shape[1])
+        ]
 
 
 def reduced(data: Dataset, how: str, components: float, regularization: float) -> Dataset:
@@ -221,6 +263,21 @@ def take(name: str, n: int, wanted: int | None, rng: np.random.Generator) -> np.
     return order[:wanted]
 
 
+def some_rows(data: Dataset, most: int, rng: np.random.Generator) -> Dataset:
+    """The data set with at most so many training points, drawn at random, and without test points."""
+    some, nothing = np.sort(rng.permutation(len(data.x_train))[:most]), slice(0)
+    labels = data.labels_train
+    return replace(
+        data,
+        x_train=data.x_train[some],
+        y_train=data.y_train[some],
+        x_test=data.x_test[nothing],
+        y_test=data.y_test[nothing],
+        labels_train=None if labels is None else labels[some],
+        labels_test=None if labels is None else labels[nothing],
+    )
+
+
 def split(
     x: np.ndarray, y: np.ndarray, n_train: int | None, n_test: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -270,43 +327,27 @@ def folds(data: Dataset, count: int, shuffle: bool, rng: np.random.Generator) ->
     return [part(held) for _, held in KFold(count, shuffle=shuffle, random_state=seed).split(x)]
 
 
-def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zca_unit: str = "absolute") -> Dataset:
-    """Apply the steps in order; every statistic comes from the training points alone.
-
-    center: subtract the mean of each feature.
-    normalize: also divide by its standard deviation (a constant feature is only centred); normalize_channels: the same
-        for each channel of images.
-    unit_norm: divide each point by its Euclidean norm (a zero point stays); mean_norm: the same, times the mean norm of
-        the training points.
-    zca: subtract the mean and multiply by (C + ε)^(-1/2), C the covariance of the features; ε is zca_epsilon, times C's
-        mean eigenvalue if zca_unit is `mean_eigenvalue`.
-    """
-    for step in steps:
-        train, test = data.x_train, data.x_test
-        if step in ("unit_norm", "mean_norm"):
-            unit = np.linalg.norm(train.reshape(len(train), -1), axis=1).mean() if step == "mean_norm" else 1.0
-            data = replace(data, x_train=train / _norms(train) * unit, x_test=test / _norms(test) * unit)
-            continue
-        if step == "zca":
-            data = _whitened(data, zca_epsilon, zca_unit == "mean_eigenvalue")
-            continue
-        if step not in STEPS:
-            raise ValueError(f"preprocess takes {', '.join(STEPS)}; got {step!r}")
-        over: tuple[int, ...] = (0, 2, 3) if step == "normalize_channels" else (0,)
-        mean = train.mean(axis=over, keepdims=True)
-        unit = np.ones_like(mean) if step == "center" else scale(train, over, keepdims=True)
-        data = replace(data, x_train=(train - mean) / unit, x_test=(test - mean) / unit)
-    return data
+def preprocess(data: Dataset, steps: Sequence[str], own: StepSettings = USUAL) -> Dataset:
+    """Apply the steps in order (`kfx.data.steps.fitted`); every statistic comes from the training points alone."""
+    x_train, maps = fitted(data.x_train, steps, own)
+    prepared = replace(data, x_train=x_train, maps=tuple(maps))
+    return replace(prepared, x_test=prepared.mapped(data.x_test))
 
 
 def with_targets(data: Dataset, how: str) -> Dataset:
-    """Set the mean, and for `standardized` also the scale, of the training targets; `as_given` leaves them out.
+    """Set the mean, and for `standardized` also the scale, of the training targets; `as_given` leaves them out; `log`
+    and `yeo_johnson` transform them before they are standardized.
 
     A constant output among several is predicted by its constant. DataError if all targets are constant, or some too
     small or large to be squared.
     """
     if data.labels_train is not None:
         return data
+    if how in WARPS:
+        warp = Warp.of(how, data.y_train)
+        return replace(
+            with_targets(replace(data, y_train=warp(data.y_train)), "standardized"), y_train=data.y_train, warp=warp
+        )
     with np.errstate(over="ignore", invalid="ignore"):
         mean, deviation = data.y_train.mean(axis=0), data.y_train.std(axis=0)
         constant = is_constant(data.y_train)
@@ -351,26 +392,3 @@ def fillers(x: np.ndarray, how: str) -> np.ndarray:
     whole = np.where(np.isnan(x).all(axis=0), 0.0, x)
     found: np.ndarray = (np.nanmean if how == "mean" else np.nanmedian)(whole, axis=0)
     return found
-
-
-def _whitened(data: Dataset, epsilon: float, relative: bool) -> Dataset:
-    from scipy.linalg import eigh
-
-    train, test = (x.reshape(len(x), -1) for x in (data.x_train, data.x_test))
-    mean = train.mean(axis=0)
-    centred = train - mean
-    values, vectors = eigh(centred.T @ centred / len(centred), overwrite_a=True)
-    values = np.maximum(values, 0.0)
-    added = epsilon * values.mean() if relative else epsilon
-    added = added or 1.0  # the mean eigenvalue is 0 if all points are equal
-    whitening = (vectors / np.sqrt(values + added)) @ vectors.T
-    return replace(
-        data,
-        x_train=(centred @ whitening).reshape(data.x_train.shape),
-        x_test=((test - mean) @ whitening).reshape(data.x_test.shape),
-    )
-
-
-def _norms(x: np.ndarray) -> np.ndarray:
-    norms = np.linalg.norm(x.reshape(len(x), -1), axis=1).reshape(-1, *[1] * (x.ndim - 1))
-    return np.where(norms > 0, norms, 1.0)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kfx.data.dataset import Dataset
+    from kfx.data.preparation import Preparation
 
 
 def usual_targets(own: DatasetOption, _: ConfigView) -> str:
@@ -42,14 +43,22 @@ class DatasetOption(Option, DatasetPart):
     zca_unit: str = word(
         "absolute | mean_eigenvalue", "unit of zca_epsilon: 1, or the mean eigenvalue of the covariance matrix"
     )
+    derivative_window: int | None = ranged(
+        None,
+        "an odd whole number >= 3",
+        lambda v: isinstance(v, int) and v >= 3 and v % 2 == 1,
+        "with derivative and second_derivative: number of features to which a parabola is fitted",
+        null="a tenth of the features, from 5 to 25",
+    )
     targets: str = word(
         TARGETS,
         "targets of a regression during training, by the training points; centered: minus their mean; "
-        "standardized: also divided by their standard deviation; errors and predictions stay in the given units",
+        "standardized: also divided by their standard deviation; log, yeo_johnson: transformed before; errors and "
+        "predictions stay in the given units",
         settle=usual_targets,
     )
 
-    implied = {"targets": "as_given"}  # noqa: RUF012
+    implied = {"targets": "as_given", "derivative_window": None}  # noqa: RUF012
     rules = rows(
         needs(IMAGES, "use normalize", "preprocess=normalize_channels"),
         refuses(
@@ -84,11 +93,19 @@ class DatasetOption(Option, DatasetPart):
         """The names of the targets of a regression; empty if they have none."""
         return ()
 
-    def preprocessed(self, data: Dataset) -> Dataset:
-        """Apply the steps of `preprocess` to the data, or to a fold of them."""
-        from kfx.data.dataset import preprocess, with_targets
+    def preparation(self) -> Preparation:
+        """How the data are prepared for a kernel, as configured."""
+        from kfx.data.preparation import Preparation
 
-        return with_targets(preprocess(data, self.preprocess, self.zca_epsilon, self.zca_unit), self.targets)
+        return Preparation(tuple(self.preprocess), self.targets)
+
+    def preprocessed(self, data: Dataset, how: Preparation | None = None) -> Dataset:
+        """Prepare the data, or a fold of them; how: None as configured."""
+        from kfx.data.dataset import preprocess, with_targets
+        from kfx.data.steps import StepSettings
+
+        own, how = StepSettings(self.zca_epsilon, self.zca_unit, self.derivative_window), how or self.preparation()
+        return with_targets(preprocess(data, how.preprocess, own), how.targets)
 
     def available(self) -> int | None:
         """The largest number of training points, or an upper bound of it; None for any number."""

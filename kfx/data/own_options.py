@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfx.config.choices import STEPS, TARGETS
-from kfx.config.fields import Several, number, ranged, word, words
+from kfx.config.fields import Several, flag, number, ranged, word, words
 from kfx.config.option import Settings, option
 from kfx.config.parts import ConfigView
 from kfx.data.options import DatasetOption, TableOption, usual_targets
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kfx.data.array_file import PointEncoding
     from kfx.data.dataset import Dataset
     from kfx.data.own import Points
+    from kfx.data.preparation import Preparation
     from kfx.data.table_columns import Layout
 
 
@@ -44,10 +45,29 @@ def own_targets() -> str:
     return word(
         ("auto", *TARGETS),
         "targets of a regression during training, by the training points; auto: standardized, for classes "
-        "as_given; centered: minus their mean; standardized: also divided by their standard deviation; errors and "
-        "predictions stay in the given units",
+        "as_given; centered: minus their mean; standardized: also divided by their standard deviation; log, "
+        "yeo_johnson: transformed before; errors and predictions stay in the given units",
         settle=usual_targets,
     )
+
+
+def own_transform() -> bool | None:
+    """The field `transform` of a person's own data."""
+    return flag(
+        None,
+        "choose steps before preprocess, quantile for features with heavy tails or those of spectra, and for skewed "
+        "targets log or yeo_johnson, where they predict folds of the training points better",
+        null="true for a table of which nothing is said on preprocess, targets, lambda, and the kernel's length",
+        settle=_can_transform,
+    )
+
+
+def _can_transform(own: OwnDataset | OwnRows, config: ConfigView) -> bool:
+    """Whether transforms are chosen if the config does not say."""
+    is_free = own.preprocess is None and own.targets == "auto" and own.image is None and not own.is_series
+    plain = config.outputs.reduce == "none" and config.outputs.kernels != "separate"
+    free_kernel = config.kernel.takes_length_from_points(config)
+    return bool(is_free and plain and free_kernel and config.regularization.leaves_choice_to_evaluation(config))
 
 
 @dataclass
@@ -59,6 +79,9 @@ class OwnDataset(DatasetOption):
 
     preprocess: list[str] | None = own_preprocess()  # type: ignore[assignment]
     targets: str = own_targets()
+    transform: bool | None = own_transform()
+
+    implied = {**DatasetOption.implied, "transform": False}  # noqa: RUF012
 
 
 @dataclass
@@ -69,6 +92,9 @@ class OwnRows(TableOption):
 
     preprocess: list[str] | None = own_preprocess()  # type: ignore[assignment]
     targets: str = own_targets()
+    transform: bool | None = own_transform()
+
+    implied = {**DatasetOption.implied, "transform": False}  # noqa: RUF012
 
 
 @dataclass
@@ -93,7 +119,7 @@ class OwnFile(FromFile, OwnDataset, abc.ABC):
         null="none",
     )
 
-    implied = {**DatasetOption.implied, "predict": None}  # noqa: RUF012
+    implied = {**OwnDataset.implied, "predict": None}  # noqa: RUF012
 
     @abc.abstractmethod
     def read(self) -> Points:
@@ -261,10 +287,10 @@ class OwnTableOption(RowFile, OwnFile):
     def target_names(self) -> tuple[str, ...]:
         return self._layout().targets
 
-    def preprocessed(self, data: Dataset) -> Dataset:
+    def preprocessed(self, data: Dataset, how: Preparation | None = None) -> Dataset:
         from kfx.data.dataset import imputed
 
-        return super().preprocessed(imputed(data, self.missing))
+        return super().preprocessed(imputed(data, self.missing), how)
 
     def with_absolute_paths(self, node: Settings) -> Settings:
         second = self.second()

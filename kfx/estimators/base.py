@@ -18,9 +18,10 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from kfx.config.choices import STEPS
 from kfx.config.option import Option
 from kfx.config.plugins import Portable
-from kfx.data.dataset import Dataset, fillers, with_targets
+from kfx.data.dataset import Dataset, fillers
 from kfx.data.new_rows import Encoding
 from kfx.data.own import looks_channels_last
 from kfx.estimators.fit import fit
@@ -41,6 +42,7 @@ from kfx.kernels.base import Kernel
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives.base import Function, Objective
+from kfx.outcomes import ConfigError
 
 _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64, "ensure_all_finite": "allow-nan"}
 
@@ -64,6 +66,10 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         λ in units of its scale; "validation", "leave_one_out" or "trained" as `regularization.selection`; or settings
         of the section `regularization`. None: trained with the kernel where the objective allows it; λ of predictions
         is chosen by leaving points out.
+    scale : str, sequence of str or None
+        How features are scaled, by the training points alone. "auto": as by `kfx run`, which normalizes a table and
+        transforms it where that predicts folds better, `dataset.transform`; nothing for images, and for a kernel given
+        as an object, whose lengths have the units of X. Or a list of steps as `dataset.preprocess`; None: as given.
     targets : str
         As `dataset.targets`: "standardized", "centered" or "as_given"; "auto": standardized, for classes as given.
         Predictions have the units of y.
@@ -104,7 +110,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         first, with sine and cosine of month, weekday, day of the year and hour; a missing number the median, with a
         feature that marks it if 10 rows miss one; a missing word a category. Columns with one value are left out.
     lengths_ : array
-        With `ard`, the length of each feature, (features,).
+        With `ard`, the length of each feature, (features,), in the units of the scaled features.
     components_ : list of estimators
         With a kernel for each output or component, an estimator of each, with the attributes above and `trace_`,
         `remarks_`; `kernel_` is then the last one's.
@@ -123,6 +129,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         sampler: Chosen | Option = "fixed",
         regularization: float | Chosen | Regularization | None = None,
         flow: Mapping[str, object] | Option | None = None,
+        scale: str | Sequence[str] | None = "auto",
         targets: str = "auto",
         outputs: Mapping[str, object] | Option | None = None,
         solver: str = "auto",
@@ -140,6 +147,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         self.sampler = sampler
         self.regularization = regularization
         self.flow = flow
+        self.scale = scale
         self.targets = targets
         self.outputs = outputs
         self.solver = solver
@@ -272,6 +280,16 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             )
         return x
 
+    def _steps(self) -> list[str] | None:
+        """As `dataset.preprocess`."""
+        if self.scale is None or (self.scale == "auto" and isinstance(self.kernel, Kernel)):
+            return []
+        if self.scale == "auto":
+            return None
+        if isinstance(self.scale, str) or not set(self.scale) <= set(STEPS):
+            raise ConfigError(f"scale={self.scale!r}: expected auto, None or a list of {', '.join(STEPS)}")
+        return list(self.scale)
+
     def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None) -> None:
         """Fit the kernel to points (n, …) and targets (n, outputs), and solve for the coefficients. labels: (n,), or
         None."""
@@ -286,19 +304,20 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
         settings |= {name: getattr(self, name) for name in EVALUATION}
         settings |= {"n_interpolation": None if size is None else [int(size)]}
-        config = as_config(settings, x.shape, image, labels is not None, self.targets, self._seed_)
+        config = as_config(settings, x.shape, image, labels is not None, self.targets, self._steps(), self._seed_)
         nothing, of_none = x[:0], None if labels is None else labels[:0]
         data = Dataset("given", x, y, nothing, y[:0], labels, of_none, features=self._features)
-        data = config.outputs.applied(with_targets(data, config.dataset.targets))
         if config.outputs.is_separate:
+            data = config.outputs.applied(config.dataset.preprocessed(data))
             self.components_ = [self._of_one_output().fit(x, column) for column in data.targets.T]
             self.kernel_: Kernel = self.components_[-1].kernel_
             self._predictor: Predictor | Separate = Separate(
-                [part for each in self.components_ for part in each._predictor.parts], without_points(data)
+                [part for each in self.components_ for part in each._predictor.parts],
+                without_points(data),
             )
             return
         fitted = fit(config, data, bool(self.verbose))
-        self.kernel_, self.trace_ = fitted.kernel, fitted.trace
+        self.kernel_, self.trace_, data = fitted.kernel, fitted.trace, fitted.data
         self.remarks_ = [*(self._encoding.remarks() if self._encoding else []), *fitted.remarks]
         self.regularization_ = fitted.regularization
         units = without_points(data)
@@ -324,7 +343,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def _of_one_output(self) -> Self:
         """The estimator of one output or component."""
-        alone: Self = clone(self).set_params(outputs=None, targets="as_given")
+        alone: Self = clone(self).set_params(outputs=None, scale=None, targets="as_given")
         return alone
 
     def _seed(self) -> int:
@@ -371,4 +390,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         x = self._folded(self._filled(x))
         if x.shape[1:] != (expected := self._predictor.units.x_train.shape[1:]):
             raise ValueError(f"X has points of shape {x.shape[1:]}; the fit had {expected}")
-        return x
+        return self._scaled(x)
+
+    def _scaled(self, x: np.ndarray) -> np.ndarray:
+        """Points x, (n, …), after the steps of preprocessing."""
+        return self._predictor.units.mapped(x)

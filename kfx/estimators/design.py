@@ -66,7 +66,7 @@ def sensitivities(
     points = emulator._predictor.units.x_train
     pairs = _in_order(ranges, emulator._predictor.units.features, math.prod(points.shape[1:]))
     found = sobol_indices(
-        func=lambda x: emulator._predictor(x.T.reshape(-1, *points.shape[1:]))[0].T,
+        func=lambda x: emulator._predictor(emulator._scaled(x.T.reshape(-1, *points.shape[1:])))[0].T,
         n=count,
         dists=[uniform(low, high - low) for low, high in pairs],
         random_state=np.random.default_rng(random_state),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,9 @@ from kfx.numerics import process, threads
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.running import left_out, remarks, stages
-from kfx.running.context import Machine, RunContext
+from kfx.running.context import Machine, RunContext, tensors_of
 from kfx.running.journals import InMemory
+from kfx.running.refitted import best_preparation
 from kfx.screen.progress import Audience, Steps, told_to
 from kfx.store.work import Work, in_this_process
 
@@ -36,7 +37,8 @@ class Fitted:
 
     kernel: the kernel with which a run of the same config on the same training points ends, bit for bit.
     regularization: the λ with which a run evaluates it. trace: the rows of `trace.csv`. remarks: notes on problems.
-    arithmetic: that with which a run evaluates. interpolant: the solution through centres, with solver `nystrom`.
+    arithmetic: that with which a run evaluates. data: prepared for the kernel. interpolant: the solution through
+    centres, with solver `nystrom`.
     """
 
     kernel: Kernel
@@ -44,11 +46,12 @@ class Fitted:
     trace: pd.DataFrame
     remarks: list[str]
     arithmetic: Arithmetic
+    data: Dataset
     interpolant: ThroughCentres | None = None
 
 
 def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
-    """Fit the kernel that the config describes, and choose λ for it."""
+    """Fit the kernel that the config describes, and choose λ for it. data: before preprocessing."""
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
     count = config.device.threads or threads.available()
     preflight.check_start(config)
@@ -56,10 +59,13 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
     audience = Audience.COMMAND if verbose else Audience.NOBODY
     with process.exclusively(), told_to(audience), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
         machine = Machine(device, dtype, count, process.set_switches(config.device.allow_tf32))
-        tensors = stages.tensors_of(data, machine)
+        own = best_preparation(config, data, machine)
+        data = config.outputs.applied(config.dataset.preprocessed(data, own.how))
+        tensors = tensors_of(data, machine)
         of_fit, of_evaluation = stages.threads_for(config, [data], machine)
         threads.use(of_fit, count)
         notes, streams = InMemory(Path(folder)), Streams(config.seed)
+        remarks.of_preparations(notes, [own])
         disk = DiskStores(Path(folder) / "sums", config.evaluation.memory_bytes(), _do)
         approximation = config.evaluation.approximation(config)
         context = RunContext(
@@ -90,8 +96,9 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
             with passed(kernel, *tensors[:2], approximation, disk) as found:
                 interpolant = solved(found, regularization)
                 remarks.of_directions(context, int(interpolant.report["lost"]))
+        data = replace(data, inflation=context.inflation.get(0, 1.0))
         arithmetic = Arithmetic(dtype, device, (of_evaluation, count), config.device.allow_tf32)
-        return Fitted(kernel, regularization, notes.rows, notes.remarks, arithmetic, interpolant)
+        return Fitted(kernel, regularization, notes.rows, notes.remarks, arithmetic, data, interpolant)
 
 
 def _do(work: Work, label: str) -> None:

@@ -19,6 +19,8 @@ from omegaconf import OmegaConf
 from kfx.data.array_file import PointEncoding, count
 from kfx.data.dataset import Dataset
 from kfx.data.new_rows import Chunk, Encoding
+from kfx.data.preparation import Preparation
+from kfx.data.preparation import recorded as preparations
 from kfx.estimators.base import KernelFlow
 from kfx.estimators.classifier import KernelFlowClassifier
 from kfx.estimators.frames import as_frame
@@ -29,7 +31,8 @@ from kfx.evaluation.scoring import EFFECTIVE
 from kfx.experiment.config import Config, typed
 from kfx.files import whole_path
 from kfx.kernels import Kernel
-from kfx.numerics import threads
+from kfx.kernels.regularized import bare
+from kfx.numerics import calibration, threads
 from kfx.numerics.arrays import some_of
 from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
@@ -40,7 +43,6 @@ from kfx.record.origin import require_same_data
 from kfx.record.reading import Run, load_run, read_environment, read_metrics
 from kfx.running import stages
 from kfx.running.context import Machine
-from kfx.running.left_out import bare
 from kfx.screen.progress import Steps, say
 
 if TYPE_CHECKING:
@@ -56,13 +58,15 @@ class Model:
     """A run's trained kernel with the interpolation points and λ of its first evaluation at the largest N_I; of a
     cross-validation, those of the last fold.
 
-    data: the points of that evaluation, before preprocessing. predictor: takes points after it. encoding: how new rows
+    data: the points of that evaluation, before preprocessing. preparation: as the run chose it; None: as configured.
+    predictor: takes points after it. encoding: how new rows
     are read. classes: the names of classes, (classes,), texts or whole numbers; None for targets that are numbers.
     """
 
     run: Run
     config: Config
     data: Dataset
+    preparation: Preparation | None
     predictor: Predictor | Separate
     encoding: Encoding | PointEncoding
     classes: np.ndarray | None
@@ -85,10 +89,13 @@ class Model:
         streams = Streams(config.seed)
         whole = config.dataset.load(streams["data"])
         parts = config.evaluation.parts(whole, streams["data"])
-        prepared = [config.outputs.applied(config.dataset.preprocessed(part)) for part in parts]
+        how = preparations(run.metrics, str(run.directory), len(parts))
+        prepared = [
+            config.outputs.applied(config.dataset.preprocessed(part, own)) for part, own in zip(parts, how, strict=True)
+        ]
         splits = config.evaluation.splits(prepared, streams)
         repeat, _, order = next(split for split in splits if split[1] == len(parts) - 1)
-        last = prepared[-1]
+        last = replace(prepared[-1], inflation=_inflation(run, config))
         order = order[: max(config.evaluation.n_interpolation or [len(last.x_train)])]
         if config.evaluation.solver != "nystrom" and 16 * len(order) ** 2 > config.evaluation.memory_bytes():
             raise RecordError(f"{run.directory}: the Gram matrix of {len(order)} points does not fit in memory")
@@ -100,7 +107,7 @@ class Model:
         def solved(data: Dataset, kernel: Kernel, metric: str) -> Predictor:
             """A recorded kernel with its solution for the λ recorded under a metric."""
             found = Regularization(_regularization(run, repeat, len(order), metric), "absolute")
-            kernel, units = kernel.to(machine.dtype, machine.device), without_points(data)
+            kernel, units = kernel.to(machine.dtype, machine.device), replace(without_points(data), maps=())
             with exclusively():
                 kernel = bare(kernel).fixed_on(some_of(arithmetic.tensor(data.x_train)))
             if config.evaluation.solver == "nystrom":
@@ -116,11 +123,11 @@ class Model:
                 solved(own, kernel, f"{EFFECTIVE}.{c}")
                 for c, (own, kernel) in enumerate(zip(last.components(), run.kernels, strict=True))
             ]
-            predictor = Separate(each, without_points(last))
+            predictor = Separate(each, replace(without_points(last), inflation=1.0))
         else:
             predictor = solved(last, run.kernel, EFFECTIVE)
         encoding = whole.encoding or PointEncoding(parts[-1].x_train.shape[1:])
-        return cls(run, config, parts[-1], predictor, encoding, _classes(config, whole, last))
+        return cls(run, config, parts[-1], how[-1], predictor, encoding, _classes(config, whole, last))
 
     def predict_all(self, rows: pd.DataFrame | np.ndarray) -> pd.DataFrame:
         """Return the predictions for the rows of a frame, with its index, or for points before preprocessing, (n, …).
@@ -159,7 +166,8 @@ class Model:
         if not len(x):
             return pd.DataFrame(columns=self.columns)
         nothing = np.zeros((len(x), self.data.y_test.shape[1]))
-        prepared = self.config.dataset.preprocessed(replace(self.data, x_test=x, y_test=nothing, labels_test=None))
+        rows = replace(self.data, x_test=x, y_test=nothing, labels_test=None)
+        prepared = self.config.dataset.preprocessed(rows, self.preparation)
         mean, deviation = self.predictor(prepared.x_test, self.classes is None)
         scores = mean
         if (clip := self.config.evaluation.scoring(self.config).clip) is not None:
@@ -169,17 +177,21 @@ class Model:
             found.insert(0, "prediction", self.classes[mean.argmax(axis=1)])
             return found
         assert deviation is not None
+        if self.predictor.units.warp is not None:
+            low, high = self.predictor.interval(prepared.x_test, calibration.COVERED)
+            return pd.DataFrame(np.concatenate([mean, deviation, low, high], axis=1), columns=self.columns)
         return pd.DataFrame(np.stack([mean, deviation], axis=2).reshape(len(x), -1), columns=self.columns)
 
     @property
     def columns(self) -> list[str]:
-        """The columns of predictions: `prediction` and `deviation` of a target; `prediction.<target>` and
+        """The columns of predictions: `prediction` and `deviation` of a target, with a transformed one also `low` and
+        `high`, the ends of its interval of 95 %; `prediction.<target>` and
         `deviation.<target>` of several; of classes `prediction`, the class, and `probability.<class>`."""
         if self.classes is not None:
             return ["prediction", *(f"probability.{name}" for name in self.classes)]
         outputs = self.data.y_train.shape[1]
         if outputs == 1:
-            return ["prediction", "deviation"]
+            return ["prediction", "deviation", *(("low", "high") if self.predictor.units.warp is not None else ())]
         names = self.config.dataset.target_names() or tuple(map(str, range(outputs)))
         return [f"{kind}.{name}" for name in names for kind in ("prediction", "deviation")]
 
@@ -187,7 +199,7 @@ class Model:
         """Return it as a fitted estimator with the settings of the run; it takes points after preprocessing."""
         config, evaluation = self.config, self.config.evaluation
         settings = {name: OmegaConf.to_container(self.run.config[name], resolve=True) for name in NESTED}
-        settings |= {"targets": config.dataset.targets, "solver": "cholesky"}
+        settings |= {"scale": None, "targets": config.dataset.targets, "solver": "cholesky"}
         if evaluation.solver == "nystrom":
             settings |= {name: getattr(evaluation, name) for name in EVALUATION}
         settings |= {"n_interpolation": max(evaluation.n_interpolation or [0]) or None, "random_state": config.seed}
@@ -258,6 +270,16 @@ def _targets(data: Dataset) -> np.ndarray:
 
 def _is_one_column_of_classes(data: Dataset) -> bool:
     return data.labels_train is not None and data.targets.shape[1] == 1
+
+
+def _inflation(run: Run, config: Config) -> np.ndarray | float:
+    """The recorded factor of the deviations of the last fold; RecordError for one that is no number above 0."""
+    found = run.metrics.get("inflation", [1.0])
+    if not isinstance(found, list) or not all(isinstance(own, int | float) and 0 < own < np.inf for own in found):
+        raise RecordError(f"{run.directory}: metrics.json: inflation is no list of numbers above 0")
+    if not config.outputs.is_separate or len(found) == 1:
+        return float(found[-1])
+    return np.array(found[-(len(found) // getattr(config.evaluation, "folds", 1)) :], dtype=float)
 
 
 def _regularization(run: Run, repeat: int, size: int, metric: str) -> float:

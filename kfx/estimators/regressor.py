@@ -39,6 +39,17 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
             mean, deviation = mean[:, 0], None if deviation is None else deviation[:, 0]
         return (mean, deviation) if return_std else mean
 
+    def predict_interval(self, X: ArrayLike, coverage: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """The ends of the intervals, each (n,) or (n, outputs) as y, that hold a target observed at X with probability
+        `coverage`, in (0, 1).
+
+        X: (n, features) or (n, channels, height, width). ValueError for another coverage.
+        """
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage={coverage!r}: expected a number between 0 and 1")
+        low, high = self._predictor.interval(self._points_of(X), coverage)
+        return (low[:, 0], high[:, 0]) if self._is_flat else (low, high)
+
     def predict_covariance(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return s, (n, components), B, (components, outputs), and d, (outputs,): the outputs at a point of X have the
         covariance Bᵀ diag(s²) B + diag(d), noise included.

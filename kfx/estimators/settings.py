@@ -19,7 +19,7 @@ from kfx.config.nodes import make_option, near
 from kfx.config.option import Option, Settings
 from kfx.config.overrides import escaped
 from kfx.config.registry import OPTIONS, SECTIONS, chosen, load
-from kfx.data.options import DatasetOption
+from kfx.data.own_options import OwnDataset
 from kfx.experiment.compose import composed, options_in_hydra, without_hydra
 from kfx.experiment.config import Config, typed
 from kfx.kernels.base import Kernel
@@ -45,19 +45,25 @@ NESTED = (*GROUPS, *SECTIONS_TAKEN)
 
 
 def as_config(
-    settings: Settings, shape: tuple[int, ...], image: Image, has_classes: bool, targets: str, seed: int
+    settings: Settings,
+    shape: tuple[int, ...],
+    image: Image,
+    has_classes: bool,
+    targets: str,
+    preprocess: list[str] | None,
+    seed: int,
 ) -> Config:
     """The checked config of a run with these settings on points of this shape; ConfigError in one line for a wrong
     setting.
 
-    targets: as `dataset.targets`.
+    targets, preprocess: as `dataset.targets` and `dataset.preprocess`.
     """
     if settings["solver"] not in _SOLVERS:
         raise ConfigError(f"solver={settings['solver']!r}: expected {', '.join(_SOLVERS[:-1])} or {_SOLVERS[-1]}")
     if targets not in ("auto", *TARGETS):
         raise ConfigError(f"targets={targets!r}: expected auto, {', '.join(TARGETS)}")
     content = dict(_plain_usual())
-    objects: Settings = {"dataset": _Given(shape, image, has_classes, targets)}
+    objects: Settings = {"dataset": _Given(shape, image, has_classes, targets, preprocess)}
     for name in NESTED:
         value = settings.get(name)
         if _is_object(value):
@@ -240,15 +246,22 @@ def _as_option(parameter: str, value: Several) -> object:
     return OPTIONS["objective"][name]() if is_own else _GivenObjective(value)
 
 
-class _Given(DatasetOption):
+class _Given(OwnDataset):
     """Points that are in memory."""
 
     name = "given"
 
-    def __init__(self, shape: tuple[int, ...], image: Image, has_classes: bool, targets: str) -> None:
-        self.shape, self.n_train, self.n_test, self.preprocess, self.targets = shape, shape[0], None, [], targets
+    def __init__(
+        self, shape: tuple[int, ...], image: Image, has_classes: bool, targets: str, preprocess: list[str] | None
+    ) -> None:
+        self.shape, self.n_train, self.n_test, self.preprocess, self.targets = (
+            shape,
+            shape[0],
+            None,
+            preprocess,
+            targets,
+        )
         self.image, self.has_classes, self.pool = image, has_classes, shape[0]  # type: ignore[misc]
-        self.is_own = True  # type: ignore[misc]
 
     def feature_count(self) -> int:
         return math.prod(self.shape[1:])

@@ -23,7 +23,8 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
     __doc__ = f"""A learned flow: points move along −∂ρ/∂X, layer after layer (Owhadi & Yoo 2019).
 
     The optimizer is a flow: `flow_euler`, `flow_rk45` or `hybrid`. Points of the fit get the positions at which it left
-    them; other points go through its layers, which are kept, two arrays of a batch's size each.
+    them; other points go through its layers, which are kept, two arrays of a batch's size each. Features are taken as
+    given.
 
     {KernelFlow.__doc__}
     """
@@ -51,6 +52,7 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
             sampler=sampler,
             regularization=regularization,
             flow=flow,
+            scale=None,  # moved points keep the units of X
             targets=targets,
             image_shape=image_shape,
             device=device,

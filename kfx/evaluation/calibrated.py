@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.stats import norm
 
 from kfx.data.dataset import Dataset
 from kfx.evaluation.interpolants import Calibrated, Covariances, Interpolant
@@ -25,10 +26,17 @@ def distribution(interpolant: Interpolant, at: Covariances, data: Dataset) -> di
     """Return `deviation`, (m, outputs), of targets observed at x*, in their units, with reduced outputs also
     `components`, the deviations of the components, (m, components); for classes `probability`, (m, classes).
 
+    With transformed targets also `low` and `high`, the ends of the central interval of 95 %, and `learned` and
+    `learned_deviation`, of the normal distribution of those.
     Empty for an interpolant without points left out.
     """
     if not isinstance(interpolant, Calibrated):
         return {}
+    if data.warp is not None:
+        mean, deviation = map(in_numpy, interpolant.mean_and_deviation(at))
+        found = {"learned": mean, "learned_deviation": deviation * data.inflation}
+        low, high = data.interval(mean, deviation, calibration.COVERED)
+        return {"deviation": data.moments(mean, deviation)[1], "low": low, "high": high, **found}
     if data.labels_test is None:
         return deviations(in_numpy(interpolant.deviation(at)), data)
     labels, of_training = (_scores(each) for each in interpolant.left_out())
@@ -48,6 +56,8 @@ def metrics(found: dict[str, np.ndarray], prediction: np.ndarray, data: Dataset)
 
     prediction: (m, outputs).
     """
+    if data.warp is not None and found:
+        return _of_warped(found["learned"], found["learned_deviation"], data)
     if "deviation" in found:
         mean, deviation, y = (data.of_varying(each) for each in (prediction, found["deviation"], data.y_test))
         fit = calibration.of_values(mean, deviation, y)
@@ -59,6 +69,19 @@ def metrics(found: dict[str, np.ndarray], prediction: np.ndarray, data: Dataset)
         assert data.labels_test is not None
         return calibration.of_classes(found["probability"], data.labels_test)
     return {}
+
+
+def _of_warped(mean: np.ndarray, deviation: np.ndarray, data: Dataset) -> dict[str, float]:
+    """As `metrics`, with the density, the intervals and the quantiles of transformed targets in the units of y. mean,
+    deviation: of the targets as learned, (m, 1)."""
+    assert data.warp is not None
+    z, y = data.as_learned(data.y_test), data.y_test
+    fit = calibration.of_values(mean, deviation, z)
+    fit["nlpd"] -= float(np.mean(data.warp.log_slope(y) - np.log(data.target_scale)))
+    levels = calibration.LEVELS
+    quantiles = data.in_units(mean[..., None] + deviation[..., None] * norm.ppf(levels))
+    fit["crps"] = calibration.crps_of_quantiles(quantiles, levels, y)
+    return fit
 
 
 def _scores(targets: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import torch
 
 from kfx.config.metrics import METRICS, measured_by_plugins
 from kfx.data.dataset import Dataset, predicted_labels
-from kfx.evaluation.interpolants import Interpolant
+from kfx.evaluation.interpolants import Calibrated, Covariances, Interpolant
 from kfx.evaluation.systems import OfAllPoints, System
 from kfx.kernels.base import Kernel
 from kfx.kernels.prediction import Headed
@@ -67,8 +67,20 @@ class Judge(Protocol):
         """Measure them. NumericalError where the arithmetic fails."""
 
 
+def predicted(interpolant: Interpolant, at: Covariances, data: Dataset, clip: tuple[float, float] | None) -> np.ndarray:
+    """The prediction, (m, outputs), in the units of the targets, limited to the range `clip`: with transformed targets
+    the mean of their distribution. NumericalError where the solver gives none."""
+    if data.warp is None:
+        return in_units(interpolant.mean(at), data, clip)
+    if not isinstance(interpolant, Calibrated):
+        raise NumericalError(Event.EVALUATION_FAILED, "transformed targets need a Gram matrix in memory, or nystrom")
+    found = data.moments(*map(in_numpy, interpolant.mean_and_deviation(at)))[0]
+    return found if clip is None else found.clip(*clip)
+
+
 def in_units(prediction: torch.Tensor, data: Dataset, clip: tuple[float, float] | None) -> np.ndarray:
-    """The prediction, (m, outputs), in the units of the targets, limited to the range `clip`."""
+    """The prediction, (m, outputs), in the units of the targets, limited to the range `clip`; with transformed targets
+    the median."""
     found = data.in_units(in_numpy(prediction))
     return found if clip is None else found.clip(*clip)
 

@@ -70,8 +70,17 @@ class _Predicts(abc.ABC):
     def __call__(self, x: np.ndarray, deviation: bool = False) -> tuple[np.ndarray, np.ndarray | None]:
         """The prediction, (n, outputs), and with `deviation` the standard deviation of a target observed there, in the
         units of the targets."""
-        mean, spread = self.as_learned(x, deviation)
-        return self.units.in_units(mean), None if spread is None else self.units.deviation_in_units(spread)
+        mean, spread = self.as_learned(x, deviation or self.units.warp is not None)
+        if spread is None:
+            return self.units.in_units(mean), None
+        mean, spread = self.units.moments(mean, spread)
+        return mean, spread if deviation else None
+
+    def interval(self, x: np.ndarray, coverage: float) -> tuple[np.ndarray, np.ndarray]:
+        """The ends, (n, outputs) each, of the interval that holds a target observed there with this probability."""
+        mean, spread = self.as_learned(x, True)
+        assert spread is not None
+        return self.units.interval(mean, spread, coverage)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from kfx.data.dataset import Dataset
 from kfx.evaluation import judges
 from kfx.evaluation.disk_stores import DiskStores
 from kfx.evaluation.interpolants import ThroughCentres
-from kfx.evaluation.judges import Case, Judge, OfHead, Subject, Tensors, in_units
+from kfx.evaluation.judges import Case, Judge, OfHead, Subject, Tensors, predicted
 from kfx.evaluation.results import Result
 from kfx.evaluation.systems import InMemory, System
 from kfx.kernels.base import Kernel
@@ -190,7 +190,7 @@ def _judge(
         found.arrays["coefficients"] = in_numpy(interpolant.alpha)
     if isinstance(interpolant, ThroughCentres) and found.configured == scoring.regularizations[0].value:
         found.solution = interpolant.arrays()
-    prediction = in_units(interpolant.mean(system.test), subject.data, scoring.clip)
+    prediction = predicted(interpolant, system.test, subject.data, scoring.clip)
     if not np.isfinite(prediction).all():
         raise NumericalError(Event.DIVERGED, "a prediction is not finite")
     found.arrays["mean"] = prediction

@@ -65,7 +65,8 @@ def _together(
     found.arrays["mean"] = prediction
     found.metrics |= errors(prediction, data) | measured_by_plugins(prediction, data)
     if all("deviation" in part.arrays for part in parts):
-        spread = calibrated.deviations(np.concatenate([part.arrays["deviation"] for part in parts], axis=1), data)
+        of_parts = np.concatenate([part.arrays["deviation"] for part in parts], axis=1)
+        spread = calibrated.deviations(of_parts, replace(data, inflation=1.0))  # the parts' are inflated
         found.arrays |= spread
         found.metrics |= calibrated.metrics(spread, prediction, data)
     if scoring.rollout is not None:

@@ -239,12 +239,14 @@ class DistanceOption(ARDOption):
     def length_is_free(self) -> bool:
         return getattr(self, self.length) is None and self.initial == "explicit" and not self.ard
 
+    def takes_length_from_points(self, config: ConfigView) -> bool:
+        return bool(config.dataset.is_own and getattr(self, self.length) is None and self.initial == "explicit")
+
     def settled(self, config: ConfigView) -> Settings:
         if self.length_is_free() and (usual := config.dataset.usual_length()) is not None:
             return {self.length: usual, "ard": False}
-        is_given, is_own = getattr(self, self.length) is not None, config.dataset.is_own
-        from_data = is_own and not is_given and self.initial == "explicit"
-        changes: Settings = {} if is_given else {self.length: 1.0}
+        from_data = self.takes_length_from_points(config)
+        changes: Settings = {} if getattr(self, self.length) is not None else {self.length: 1.0}
         if from_data:
             changes["initial"] = "median_distance"
         if self.ard is None:

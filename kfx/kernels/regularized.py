@@ -43,3 +43,8 @@ def as_recorded(start: Kernel, values: Mapping[str, Value]) -> Kernel:
         own = {name: value for name, value in values.items() if name != "regularization"}
         return Regularized(start.with_parameters(**own), Regularization(float(values["regularization"]), "absolute"))
     return start.with_parameters(**values)
+
+
+def bare(kernel: Kernel) -> Kernel:
+    """The kernel without its own λ."""
+    return kernel.kernel if isinstance(kernel, Regularized) else kernel

@@ -8,7 +8,7 @@ from scipy.special import log_softmax, softmax
 from scipy.stats import norm
 
 _SHARPEST = 1e3
-_COVERED = 0.95
+COVERED = 0.95
 _LEAST = 1e-12
 
 
@@ -65,8 +65,21 @@ def of_values(mean: np.ndarray, deviation: np.ndarray, y: np.ndarray) -> dict[st
     return {
         "nlpd": float(np.mean(np.log(deviation) + 0.5 * np.log(2 * np.pi) + 0.5 * z**2)),
         "crps": float(np.mean(crps)),
-        "coverage_95": float(np.mean(np.abs(z) < norm.ppf((1 + _COVERED) / 2))),
+        "coverage_95": float(np.mean(np.abs(z) < norm.ppf((1 + COVERED) / 2))),
     }
+
+
+LEVELS = (np.arange(200) + 0.5) / 200
+"""Levels of the quantiles from which a CRPS is computed."""
+
+
+def crps_of_quantiles(quantiles: np.ndarray, levels: np.ndarray, y: np.ndarray) -> float:
+    """Return the mean CRPS of distributions, twice the mean pinball loss of their quantiles (Gneiting & Ranjan 2011).
+
+    quantiles: (m, outputs, levels). levels: evenly spaced in (0, 1). y: (m, outputs).
+    """
+    error = y[..., None] - quantiles
+    return float(2 * np.mean(np.maximum(levels * error, (levels - 1) * error)))
 
 
 def of_vectors(error: np.ndarray, deviation: np.ndarray, basis: np.ndarray, left_out: np.ndarray) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 
 from kfx.data.dataset import Dataset
 from kfx.data.files import locate
+from kfx.data.preparation import recorded
 from kfx.evaluation.scoring import constant_prediction
 from kfx.experiment.config import Config, typed
 from kfx.numerics.streams import Streams
@@ -83,7 +84,9 @@ def _parts(run: Run, config: Config) -> list[Dataset]:
     require_same_data(run.directory, config, read_environment(run.directory))
     streams = Streams(config.seed)
     whole = config.dataset.load(streams["data"])
-    return [config.dataset.preprocessed(part) for part in config.evaluation.parts(whole, streams["data"])]
+    parts = config.evaluation.parts(whole, streams["data"])
+    how = recorded(run.metrics, str(run.directory), len(parts))
+    return [config.dataset.preprocessed(part, own) for part, own in zip(parts, how, strict=True)]
 
 
 def _ridge(data: Dataset) -> float:

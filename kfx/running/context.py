@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset
@@ -86,13 +87,29 @@ class RunContext:
     """Whether a fit is measured on held-out batches though it changed nothing."""
     drawn: list[list[Kernel]] = field(default_factory=list)
     """For each part the candidates from which its initial kernel was chosen."""
+    inflation: dict[int, float] = field(default_factory=dict)
+    """The factor of the trained kernel's deviations, by part, where refitted folds gave one."""
     rejected: list[Kernel] = field(default_factory=list)
     """The kernel of each part that training reached, where some parts keep their initial kernel instead."""
 
     def __post_init__(self) -> None:
         self.folds, self.tensors_of_folds = self.folds or self.parts, self.tensors_of_folds or self.tensors
 
+    def inflation_of(self, fold: int) -> np.ndarray | float:
+        """`Dataset.inflation` of a fold."""
+        count = len(self.parts) // len(self.folds)
+        found = [self.inflation.get(part, 1.0) for part in range(fold * count, (fold + 1) * count)]
+        return np.array(found) if self.config.outputs.is_separate else found[0]
+
     def of_fold(self, kernels: Sequence[Kernel], fold: int) -> Sequence[Kernel]:
         """The kernels of a fold: one, or one for each output."""
         count = len(self.parts) // len(self.folds)
         return kernels[fold * count : (fold + 1) * count]
+
+
+def tensors_of(part: Dataset, machine: Machine) -> Tensors:
+    """The points and the targets of training of a data set, on the run's device."""
+    x_train, x_test = (
+        torch.as_tensor(x, dtype=machine.dtype, device=machine.device) for x in (part.x_train, part.x_test)
+    )
+    return x_train, torch.as_tensor(part.targets, device=machine.device), x_test

@@ -16,6 +16,7 @@ from kfx.evaluation.results import Result, changes, derived, summary
 from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metric_names
 from kfx.files import Document, whole_file
 from kfx.kernels import Kernel
+from kfx.kernels.regularized import bare
 from kfx.kernels.starts import random_kernel
 from kfx.numerics import threads
 from kfx.objectives.selection import Selection
@@ -25,7 +26,7 @@ from kfx.record.evaluations import Evaluations
 from kfx.record.record import Record
 from kfx.running import remarks
 from kfx.running.context import RunContext
-from kfx.running.left_out import bare, fixed_on, with_selected
+from kfx.running.left_out import fixed_on, with_selected
 from kfx.screen.progress import Steps, say
 
 if TYPE_CHECKING:
@@ -181,7 +182,8 @@ def _evaluated(
             for repeat, fold, order in splits:
                 if repeat not in done:
                     of_fold = context.of_fold(of_parts, fold)
-                    results = _results(context, of_fold, fold, order, scoring)
+                    inflation = context.inflation_of(fold) if name == "trained" else 1.0
+                    results = _results(context, of_fold, fold, order, scoring, inflation)
                     is_trained = name == "trained" or (name == "initial" and "trained" in unchanged)
                     if is_trained and fold == len(folds) - 1 and results[0].solution:
                         files.keep_solution(results[0].solution)
@@ -205,10 +207,15 @@ def _evaluated(
 
 
 def _results(
-    context: RunContext, kernels: Sequence[Kernel], fold: int, order: np.ndarray, scoring: Scoring
+    context: RunContext,
+    kernels: Sequence[Kernel],
+    fold: int,
+    order: np.ndarray,
+    scoring: Scoring,
+    inflation: np.ndarray | float,
 ) -> list[Result]:
-    """The results of the kernels of a fold: one, or one for each output."""
-    data = context.folds[fold]
+    """The results of the kernels of a fold: one, or one for each output. inflation: of their deviations."""
+    data = replace(context.folds[fold], inflation=inflation)
     sizes = context.config.evaluation.n_interpolation or [len(data.x_train)]
     given = data, context.tensors_of_folds[fold], order, sizes, scoring, context.disk
     if context.config.outputs.is_separate:

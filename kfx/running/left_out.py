@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
 from kfx.kernels import Kernel, Regularized
 from kfx.kernels.kernel_option import POINTS_FOR_A_LENGTH
+from kfx.kernels.regularized import bare
 from kfx.numerics import threads
 from kfx.numerics.arrays import some_of
 from kfx.numerics.streams import Streams
 from kfx.objectives.selection import Selection
-from kfx.optimizers.journal import Journal
 from kfx.outcomes import NumericalError
 from kfx.running import remarks
-from kfx.running.context import RunContext
+from kfx.running.context import RunContext, Tensors
 from kfx.screen.progress import WaitMessage
 
 
@@ -73,9 +73,9 @@ def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Seque
     """For each part the fitted kernel, or the initial one if that has smaller leave-one-out errors, each kernel with
     its best λ; for series all fitted kernels, or all initial ones, by their forecasts.
 
-    With few training points for each length, also the kernels with one length for all features, before and after
-    training. The error of the fitted kernel is then divided by (1 − lengths / points)², as generalized cross-validation
-    counts parameters: trained lengths fit the points that are left out too.
+    With a trained length for each feature and few training points, also the kernels with one length for all features,
+    before and after training; the errors are then those of refitted folds, since trained lengths fit the points that
+    are left out one by one too.
     """
     selection = context.config.regularization.left_out(context.config)
     if selection.how == "backtest":
@@ -96,50 +96,61 @@ def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Seque
     def best(part: int, start: Kernel, own: Kernel) -> Kernel:
         if start is own:
             return own
-        share, others = _share_of_lengths(own, context.tensors[part][0]), [start]
-        if share:
-            others += _with_one_length(context, part, start)
-        own_error = error(own, part) / (1 - share) ** 2 if share < 1 else math.inf
-        best_error, other = min(((error(each, part), each) for each in others), key=operator.itemgetter(0))
-        return other if best_error < own_error else own
+        if _has_few_points(own, context.tensors[part][0]):
+            return _best_refitted(context, part, start, own)
+        return start if error(start, part) < error(own, part) else own
 
     kept = [best(part, *pair) for part, pair in enumerate(zip(starts, fitted, strict=True))]
     remarks.of_kernels_kept(context, kept, starts, fitted)
     return kept
 
 
-def _share_of_lengths(kernel: Kernel, x: torch.Tensor) -> float:
-    """The number of trained lengths over that of the training points x, (n, …); 0 where there are many points."""
+_FEW = 300
+"""Training points below which kernels with a length for each feature are compared in refitted folds."""
+
+
+def _has_few_points(kernel: Kernel, x: torch.Tensor) -> bool:
+    """Whether lengths were trained on few training points x, (n, …), for their number or at all."""
     from kfx.kernels.ard import ARD
 
     are_trained = isinstance(bare(kernel), ARD) and "lengths" in kernel.trainable
-    count = x[0].numel() if are_trained else 0
-    return count / len(x) if len(x) < POINTS_FOR_A_LENGTH * count else 0.0
+    return are_trained and len(x) < max(_FEW, POINTS_FOR_A_LENGTH * x[0].numel())
 
 
-def _with_one_length(context: RunContext, part: int, start: Kernel) -> list[Kernel]:
-    """The initial kernel with one length for all features, and that of another fit from there if it does not fail."""
-    config, inner, data = context.config, bare(start), context.tensors[part]
+def _best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) -> Kernel:
+    """Of the initial kernel, the fitted one, and both with one length for all features, that which predicts refitted
+    folds best."""
+    from kfx.running.refitted import errors_of_procedures, trained_from
+
+    config, data, alone = context.config, context.tensors[part], _with_one_length(context, part, start)
+
+    def fitted(begin: Kernel) -> Callable[[Tensors], Kernel]:
+        return partial(trained_from, begin, config)
+
+    procedures = [fitted(start), lambda _: start, lambda _: alone, fitted(alone)]
+    with WaitMessage("kernels of folds, with a length for each feature and with one for all"):
+        errors, relative = errors_of_procedures(config, data, procedures)
+        best = int(np.argmin(errors))
+        if best in (0, 3) and context.parts[part].labels_train is None:  # a fitted kernel, which may be too sure
+            context.inflation[part] = max(math.sqrt(relative[best]), 1.0)
+        if best < 2:
+            return (own, start)[best]
+        with contextlib.suppress(NumericalError):
+            alone = procedures[best](data)
+    lengths = np.full(data[0][0].numel(), alone.parameters["lengths"])
+    return start.with_parameters(**{**alone.parameters, "lengths": lengths})
+
+
+def _with_one_length(context: RunContext, part: int, start: Kernel) -> Kernel:
+    """The initial kernel with one length for all features."""
     from kfx.kernels.ard import ARD
     from kfx.kernels.starts import with_one_length
 
+    inner = bare(start)
     assert isinstance(inner, ARD)
-    alone: Kernel = with_one_length(config.kernel, inner, context.parts[part])
-    if (own := start.own_regularization) is not None:
-        alone = Regularized(alone, own, trained="regularization" in start.trainable)
-    found, optimizer = [alone], config.optimizer.build(config)
-    with WaitMessage("a fit with one length for all features"), contextlib.suppress(NumericalError):
-        found.append(optimizer.fit(alone, data, Streams(config.seed), Journal()))
-    count = data[0][0].numel()
-    return [
-        start.with_parameters(**{**each.parameters, "lengths": np.full(count, each.parameters["lengths"])})
-        for each in found
-    ]
-
-
-def bare(kernel: Kernel) -> Kernel:
-    """The kernel without its own λ."""
-    return kernel.kernel if isinstance(kernel, Regularized) else kernel
+    alone = with_one_length(context.config.kernel, inner, context.parts[part])
+    own = start.own_regularization
+    return alone if own is None else Regularized(alone, own, trained="regularization" in start.trainable)
 
 
 def fixed_on(context: RunContext, kernels: Sequence[Kernel]) -> list[Kernel]:

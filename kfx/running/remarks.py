@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kfx.evaluation.options import Split
-    from kfx.running.context import RunContext
+    from kfx.running.context import Notes, RunContext
+    from kfx.running.refitted import Prepared
 
 _ERRORS = 2.0
 """A paired difference of an objective of more standard errors than this is taken for more than chance."""
@@ -159,6 +160,18 @@ def _of_coupling(context: RunContext, fitted: Sequence[Kernel], rho: TableRow) -
     if np.median(coupled) < _COUPLED:
         shown = f"{number(before)} → {number(after)}, near 1 − p = {of_identity:g}"
         _tell(context, Event.NEARLY_IDENTITY, f"the trained kernel is nearly the identity, ρ {shown}")
+
+
+def of_preparations(notes: Notes, found: Sequence[Prepared]) -> None:
+    """Record how each part of the data is prepared where that was chosen, and note what is not usual."""
+    if any(own.losses for own in found):
+        notes.metrics["preparation"] = [own.document() for own in found]
+    changed = [own for own in found if own.losses and own.how != own.usual]
+    if changed:
+        own = changed[0]
+        of_folds = f" in {len(changed)} of {len(found)} folds" if len(found) > 1 else ""
+        shown = f"{own.how}{of_folds} (mean loss {number(own.losses[str(own.how)])}, without "
+        notes.remark(Event.TRANSFORMED, f"{shown}{number(own.losses[str(own.usual)])}): {Event.TRANSFORMED.advice}")
 
 
 def of_errors(context: RunContext, metric: str, before: float, after: float, error: float, on: str) -> None:

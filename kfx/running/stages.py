@@ -35,9 +35,10 @@ from kfx.record import environment
 from kfx.record.columns import rho_of
 from kfx.record.record import Record
 from kfx.running import remarks
-from kfx.running.context import Machine, RunContext, Tensors
+from kfx.running.context import Machine, RunContext, tensors_of
 from kfx.running.journals import in_record
 from kfx.running.left_out import better_left_out, fixed_on, with_selected
+from kfx.running.refitted import best_preparation
 from kfx.screen.progress import Steps, TraceProgress, WaitMessage, say
 
 _LEAST_TARGETS = 10
@@ -109,7 +110,12 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
     streams = Streams(config.seed)
     whole = config.dataset.load(streams["data"])
     cut = config.evaluation.parts(whole, streams["data"])
-    folds = [config.outputs.applied(config.dataset.preprocessed(part)) for part in cut]
+    prepared = [best_preparation(config, part, machine) for part in cut]
+    remarks.of_preparations(record, prepared)
+    folds = [
+        config.outputs.applied(config.dataset.preprocessed(part, own.how))
+        for part, own in zip(cut, prepared, strict=True)
+    ]
     parts = config.outputs.separated(folds)
     tensors = [tensors_of(part, machine) for part in parts]
     of_folds = [tensors_of(fold, machine) for fold in folds] if config.outputs.is_separate else tensors
@@ -141,14 +147,6 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
         tensors_of_folds=of_folds,
         keeps_held_out=True,
     )
-
-
-def tensors_of(part: Dataset, machine: Machine) -> Tensors:
-    """The points and the targets of training of a data set, on the run's device."""
-    x_train, x_test = (
-        torch.as_tensor(x, dtype=machine.dtype, device=machine.device) for x in (part.x_train, part.x_test)
-    )
-    return x_train, torch.as_tensor(part.targets, device=machine.device), x_test
 
 
 def threads_for(config: Config, parts: Sequence[Dataset], machine: Machine) -> tuple[int, int]:
@@ -283,6 +281,8 @@ def _fitted(context: RunContext, starts: Sequence[Kernel]) -> list[Kernel]:
         counts = {"initial_kept": sum(changed), "one_length_kept": changed.count(False), "fits": len(fitted)}
         context.notes.metrics["fall_back"] = counts
         context.rejected, fitted = fitted if changed else [], kept
+        if context.inflation:
+            context.notes.metrics["inflation"] = [context.inflation.get(part, 1.0) for part in range(len(fitted))]
     fits.close(starts, fixed_on(context, fitted))
     return fitted
 

@@ -1,0 +1,159 @@
+"""What refitted folds decide where points left out one by one cannot: how the data are prepared, and which kernel.
+
+A kernel whose parameters were fitted to all training points has small leave-one-out errors at each of them, since its
+parameters have seen it. Here each fold is predicted by a kernel that was fitted without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from kfx.data.dataset import Dataset, folds, some_rows
+from kfx.data.preparation import Preparation, offered
+from kfx.evaluation.cross_validation import errors_of_candidates, least
+from kfx.evaluation.systems import InMemory
+from kfx.experiment.config import Config
+from kfx.files import Document
+from kfx.kernels import Kernel
+from kfx.kernels.regularized import bare
+from kfx.kernels.starts import candidates
+from kfx.numerics.arrays import in_numpy, some_of
+from kfx.numerics.streams import Streams
+from kfx.optimizers.journal import Journal
+from kfx.outcomes import DataError, NumericalError
+from kfx.running.context import Machine, Tensors, tensors_of
+from kfx.screen.progress import WaitMessage
+
+_FOLDS = 3
+_MOST = 1000
+"""Rows on which preparations are compared; of more they are drawn at random."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """How data are prepared, how they usually are, and the mean loss of what was compared, by its name."""
+
+    how: Preparation
+    usual: Preparation
+    losses: Document = field(default_factory=dict)
+
+    def document(self) -> Document:
+        """The entry of `metrics.json`."""
+        return {"preprocess": list(self.how.preprocess), "targets": self.how.targets, "losses": self.losses}
+
+
+def best_preparation(config: Config, data: Dataset, machine: Machine) -> Prepared:
+    """Return how to prepare training data.
+
+    The initial kernel of each fold predicts it, with λ chosen by leaving points out: no parameter is fitted. The loss
+    is −log density in the units of the targets, for classes the squared error. Another preparation than the usual one
+    is taken if its loss is smaller by more than the standard error of their difference, and its squared errors are not
+    larger by more than theirs.
+    """
+    usual = config.dataset.preparation()
+    if not getattr(config.dataset, "transform", False):
+        return Prepared(usual, usual)
+    warps = bool(config.evaluation.calibration) and not config.evaluation.train_error
+    choices = offered(data, usual, warps=warps)
+    if len(choices) == 1:
+        return Prepared(usual, usual)
+    rng = Streams(config.seed)["validation"]
+    try:
+        parts = folds(some_rows(data, _MOST, rng), _FOLDS, True, rng)
+    except DataError:  # too few points of a kind
+        return Prepared(usual, usual)
+    losses: dict[Preparation, tuple[np.ndarray, np.ndarray]] = {}
+    with WaitMessage("transforms of features and targets, in folds"):
+        for how in choices:
+            try:
+                found = [_losses(config, config.dataset.preprocessed(part, how), machine) for part in parts]
+            except (DataError, NumericalError):
+                if how == usual:
+                    return Prepared(usual, usual)
+                continue
+            losses[how] = tuple(np.concatenate(kind) for kind in zip(*found, strict=True))  # type: ignore[assignment]
+    best = min(losses, key=lambda how: float(losses[how][0].mean()))
+    chosen = best if _is_better(losses[best], losses[usual]) else usual
+    return Prepared(chosen, usual, {str(how): float(loss.mean()) for how, (loss, _) in losses.items()})
+
+
+def _is_better(own: tuple[np.ndarray, np.ndarray], usual: tuple[np.ndarray, np.ndarray]) -> bool:
+    """Whether losses are smaller by more than their error, and squared errors not larger by more than theirs."""
+    (gain, error), (loss, error_of_loss) = (_paired(*pair) for pair in zip(usual, own, strict=True))
+    return gain > error and -loss <= error_of_loss
+
+
+def _paired(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """The mean of a difference, and its standard error."""
+    difference = first - second
+    return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))
+
+
+def _losses(config: Config, part: Dataset, machine: Machine) -> tuple[np.ndarray, np.ndarray]:
+    """The loss and the squared error, (m,) each, of a prepared fold's test points, by its initial kernel."""
+    tensors = tensors_of(part, machine)
+    built = config.kernel.build(config.dataset.image).to(machine.dtype, machine.device)
+    start = candidates(config.kernel, built, [part], Streams(config.seed)["initial_parameters"])[0][0]
+    mean, deviation = _predicted(config, start, tensors)
+    if part.labels_train is not None:
+        squares = np.square(mean - part.y_test).mean(axis=1)
+        return squares, squares
+    z = (part.as_learned(part.y_test) - mean) / deviation
+    slope = 0.0 if part.warp is None else part.warp.log_slope(part.y_test)
+    loss = np.square(z) / 2 + np.log(deviation * part.of_varying(part.target_scale)) - slope
+    moved = part.moments(mean, deviation)[0]
+    return loss.mean(axis=1), np.square(moved - part.y_test).mean(axis=1)
+
+
+def _predicted(config: Config, kernel: Kernel, tensors: Tensors) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and the deviation of the test points' targets as learned, (m, outputs) each, with λ chosen for the
+    kernel by leaving out points."""
+    x, y, at = tensors
+    own, selection = bare(kernel).fixed_on(some_of(x)), config.regularization.left_out(config)
+    rng = Streams(config.seed)["validation"]
+    errors = errors_of_candidates(own, x, y, selection.values, None, selection.points, rng)
+    system = InMemory(own, x, at)
+    mean, deviation = system.interpolant(least(selection.values, errors), y).mean_and_deviation(system.test)
+    return in_numpy(mean), in_numpy(deviation)
+
+
+Procedure = Callable[[Tensors], Kernel]
+"""Gives a kernel for training points, (n, …), and their targets."""
+
+
+def trained_from(start: Kernel, config: Config, tensors: Tensors) -> Kernel:
+    """The kernel fitted to training points, (n, …), from this start, without a journal."""
+    sampler = config.sampler
+    if sampler.batch_size is not None and sampler.batch_size > len(tensors[0]):
+        config = replace(config, sampler=replace(sampler, batch_size=len(tensors[0])))
+    return config.optimizer.build(config).fit(start, tensors, Streams(config.seed), Journal())
+
+
+def errors_of_procedures(
+    config: Config, tensors: Tensors, procedures: Sequence[Procedure]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The mean squared error of each procedure at training points, by kernels fitted without their fold, and the same
+    in units of the predicted variance, (procedures,) each; infinite where one fails.
+
+    tensors: x, (n, …), and y, (n, outputs), as learned.
+    """
+    x, y, _ = tensors
+    order = torch.as_tensor(Streams(config.seed)["validation"].permutation(len(x)), device=x.device)
+    errors, relative = np.zeros(len(procedures)), np.zeros(len(procedures))
+    for held in order.tensor_split(_FOLDS):
+        rest = order[~torch.isin(order, held)]
+        part = x[rest], y[rest], x[held]
+        for number, procedure in enumerate(procedures):
+            try:
+                mean, deviation = _predicted(config, procedure(part), part)
+            except NumericalError:
+                errors[number] = np.inf
+                continue
+            squares = np.square(mean - in_numpy(y[held]))
+            errors[number] += squares.sum() / y.numel()
+            relative[number] += (squares / deviation**2).sum() / y.numel()
+    return errors, relative
