@@ -221,7 +221,8 @@ def test_a_word_that_only_test_rows_have_does_not_change_the_fit(kfx, in_folder)
         trace = pd.read_csv(f"{name}/trace.csv").filter(regex="^(rho|objective|parameter)")
         assert out == found.setdefault("predictions", out)
         pd.testing.assert_frame_equal(found.setdefault("trace", trace), trace)
-    assert "no training point has city=Bonn; in test points it counts as none" in warned
+    said = "column city holds 'Bonn', which no training row has; it counts as none (of test points, in 1 of 30)"
+    assert f"dataset table: {said}" in warned
     assert "90 training points have 2 of 3 classes, and the predictions of 1 test points" in warned
     rows = pd.read_csv("other/predictions.csv").query("kernel == 'trained'")
     assert rows["class"].iloc[-1] == -1
@@ -231,7 +232,7 @@ def test_a_word_that_only_test_rows_have_does_not_change_the_fit(kfx, in_folder)
 
 
 def test_frames_know_only_words_of_training_rows():
-    from kfx.estimators.frames import as_frame, categories
+    from kfx.estimators.frames import as_frame, encoding_of
 
     class Frame:
         """A frame of another library."""
@@ -241,10 +242,10 @@ def test_frames_know_only_words_of_training_rows():
         def __getitem__(self, name):
             return {"a": [1.0, 2.0, 3.0], "c": ["u", "v", "u"]}[name]
 
-    assert categories(as_frame(Frame())) == {"c": ["u", "v"]}
+    assert encoding_of(as_frame(Frame())).values == {"c": ["u", "v"]}
     assert as_frame(Frame()).dtypes["a"] == np.float64
     unused = pd.Categorical(["v", "u", "v"], categories=["w", "v", "u"])
-    assert categories(pd.DataFrame({"c": unused})) == {"c": ["v", "u"]}
+    assert encoding_of(pd.DataFrame({"c": unused})).values == {"c": ["v", "u"]}
     assert np.isnan(as_frame(np.ma.masked_array([[1.0], [2.0]], mask=[[False], [True]]))[1, 0])
 
 

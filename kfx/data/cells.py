@@ -100,14 +100,14 @@ def _other_spelling(column: pd.Series, words: pd.Series, form: Form) -> str | No
     return f"to read it, type {next(iter(found.values()))}" if found else None
 
 
-def spelling_problem(column: pd.Series, form: Form) -> str | None:
+def spelling_problem(column: pd.Series, form: Form) -> tuple[str, str] | None:
     """What is wrong with a column whose values are all numbers with other marks than the form has, and what to type."""
     words = column[numbers_of(column, form).isna() & column.notna()]
     remedy = _other_spelling(column, words, form) if len(words) else None
     if remedy is None:
         return None
     what = "point" if form.decimal == "." else "comma"
-    return f"holds {shown(words)}, which is no number with a decimal {what}; {remedy}"
+    return f"holds {shown(words)}, which is no number with a decimal {what}", remedy
 
 
 def shown(words: pd.Series) -> str:

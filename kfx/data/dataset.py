@@ -371,14 +371,24 @@ def with_targets(data: Dataset, how: str) -> Dataset:
 
 
 def imputed(data: Dataset, how: str) -> Dataset:
-    """Replace NaN by the `mean` or `median` of the feature over the training points; any other word leaves the data
-    unchanged."""
-    if how not in ("mean", "median"):
-        return data
+    """Replace NaN by the `mean`, or with `auto` too the `median`, of the feature over the training points; any other
+    word leaves the data unchanged."""
     train, test = data.x_train, data.x_test
-    if empty := int(np.isnan(train).all(axis=0).sum()):
-        raise DataError(f"dataset.missing={how}: {empty} features have no value in the training points; leave them out")
-    filler = (np.nanmean if how == "mean" else np.nanmedian)(train, axis=0)
+    if how not in ("auto", "mean", "median") or not (np.isnan(train).any() or np.isnan(test).any()):
+        return data
+    empty = np.isnan(train).all(axis=0)
+    if empty.any() and how != "auto":
+        said = f"{int(empty.sum())} features have no value in the training points; leave them out"
+        raise DataError(f"dataset.missing={how}: {said}")
+    filler = fillers(train, how)
     return replace(
         data, x_train=np.where(np.isnan(train), filler, train), x_test=np.where(np.isnan(test), filler, test)
     )
+
+
+def fillers(x: np.ndarray, how: str) -> np.ndarray:
+    """What stands for a missing value of each feature, (features,): the `mean` of x, (n, features), or else the median,
+    0 where a feature has no value."""
+    whole = np.where(np.isnan(x).all(axis=0), 0.0, x)
+    found: np.ndarray = (np.nanmean if how == "mean" else np.nanmedian)(whole, axis=0)
+    return found

@@ -15,6 +15,8 @@ from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from kfx.data.new_rows import Encoding
 
 _MOST_SHOWN = 3
@@ -37,18 +39,21 @@ class Targets:
 class Points:
     """The points of a file. x: (n, features) or (n, channels, height, width), float64; NaN for a missing value.
 
-    is_test: (n,), True for test points; None if the file does not say. encoding: of the rows of a table, else None.
+    is_test: (n,), True for test points; None if the file does not say. encoding: of the rows of a table, as all of them
+    say, and cells: their features as read, (n, columns); else None.
     """
 
     x: np.ndarray
     targets: Targets
     is_test: np.ndarray | None = None
     encoding: Encoding | None = None
+    cells: pd.DataFrame | None = None
 
-    def seen(self, train: np.ndarray | slice) -> np.ndarray:
-        """Which features training points know, (features,): all but words that none of them has. train: their places,
-        or a mask."""
-        return np.ones(self.x[0].size, dtype=bool) if self.encoding is None else self.encoding.seen(self.x[train])
+    def feature_count(self, train: np.ndarray | None) -> int:
+        """The number of features that training points have. train: a mask, (n,); None for all points."""
+        if self.encoding is None or self.cells is None or train is None:
+            return int(self.x[0].size)
+        return len(self.encoding.fitted(self.cells[train]).names)
 
 
 def looks_channels_last(shape: Sequence[int]) -> bool:
@@ -149,7 +154,9 @@ def as_dataset(
     data = Dataset(name, points.x[train], y[train], points.x[test], y[test])
     if labels is not None:
         data = _with_classes(data, labels[train], labels[test], points.targets.classes)
-    return data if points.encoding is None else _with_words(data, points.encoding)
+    if points.encoding is None or points.cells is None:
+        return data
+    return _encoded(data, points.encoding, points.cells.iloc[train], points.cells.iloc[test])
 
 
 def _with_classes(data: Dataset, train: np.ndarray, test: np.ndarray, names: Sequence[str]) -> Dataset:
@@ -175,23 +182,16 @@ def _with_classes(data: Dataset, train: np.ndarray, test: np.ndarray, names: Seq
     )
 
 
-def _with_words(data: Dataset, encoding: Encoding) -> Dataset:
-    """The data without the words that no training point has; a test point that has one has none of the others, and a
-    line says so."""
-    seen = encoding.seen(data.x_train)
-    held = ~seen & (data.x_test > 0).any(axis=0)
-    if held.any():
-        names = [name for name, is_held in zip(encoding.names, held, strict=True) if is_held]
-        said = f"; in test points {'they count' if len(names) > 1 else 'it counts'} as none of the known words"
-        warn_once(f"dataset {data.name}: no training point has {', '.join(names[:_MOST_SHOWN])}", said)
-    limited = encoding.limited(seen)
-    return replace(
-        data,
-        x_train=np.ascontiguousarray(data.x_train[:, seen]),
-        x_test=np.ascontiguousarray(data.x_test[:, seen]),
-        features=limited.names,
-        encoding=limited,
-    )
+def _encoded(data: Dataset, encoding: Encoding, train: pd.DataFrame, test: pd.DataFrame) -> Dataset:
+    """The data with the features of its training rows; lines say what is none, and which words test rows alone have."""
+    encoding = encoding.fitted(train)
+    for remark in encoding.remarks():
+        warn_once(f"dataset {data.name}: {remark}", "")
+    of_test = encoding.encode(test)
+    if unknown := list(dict.fromkeys(of_test.unknown.values())):
+        rows = f" (of test points, in {len(of_test.unknown)} of {len(test)})"
+        warn_once(f"dataset {data.name}: {'; '.join(unknown[:_MOST_SHOWN])}", rows)
+    return replace(data, x_train=encoding.encode(train).x, x_test=of_test.x, features=encoding.names, encoding=encoding)
 
 
 def test_size(n: int, fraction: float) -> int:

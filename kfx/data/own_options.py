@@ -135,7 +135,7 @@ class OwnFile(FromFile, OwnDataset, abc.ABC):
 
     def feature_count(self) -> int:
         points = self.read()
-        return int(points.seen(slice(None) if points.is_test is None else ~points.is_test).sum())
+        return points.feature_count(None if points.is_test is None else ~points.is_test)
 
     def available(self) -> int:
         points = self.read()
@@ -213,8 +213,8 @@ class OwnTableOption(RowFile, OwnFile):
         "auto",
         "auto or a list of columns",
         lambda v: v == "auto" or _is_list_of_names(v),
-        "features that are words or codes, replaced by one-hot columns; auto: those that hold words, at most 50 "
-        "different ones",
+        "features that are words or codes, each value a column of 0 and 1; auto: those that hold words, at most 50 "
+        "different ones; of others with words the 50 most frequent have a column, and the rest is one category",
         settle=lambda own, _: "auto" if own.path is None else list(own._layout().categorical),
     )
     task: str = word("auto | regression | classification", _TASK)
@@ -226,9 +226,10 @@ class OwnTableOption(RowFile, OwnFile):
         "a second table",
     )
     missing: str = word(
-        "refuse | mean | median | drop",
-        "missing values of features; refuse: an error; mean, median: that of the training points; "
-        "drop: their rows are left out; rows without a target are always left out, but with refuse",
+        "auto | refuse | mean | median | drop",
+        "missing values of features; auto: the median of the training points, marked by a feature where 10 of them "
+        "miss one, and of words a category; refuse: an error; mean, median: that of the training points; drop: their "
+        "rows are left out; rows without a target are left out, but an error with auto and refuse",
     )
 
     def second(self) -> Path | None:

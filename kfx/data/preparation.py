@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kfx.config.choices import STEPS, TARGETS
-from kfx.data.dataset import Dataset
+from kfx.data.dataset import Dataset, fillers
 from kfx.data.warps import warp_for
 from kfx.outcomes import RecordError
 
@@ -47,9 +47,9 @@ def offered(data: Dataset, usual: Preparation, *, warps: bool) -> list[Preparati
 
 
 def _steps(x: np.ndarray) -> list[tuple[str, ...]]:
-    known = x[~np.isnan(x).any(axis=1)]
-    if x.ndim != 2 or len(known) < 3:
+    if x.ndim != 2 or len(x) < 3:
         return []
+    known = np.where(np.isnan(x), fillers(x, "median"), x)
     centred = known - known.mean(axis=0)
     deviation = centred.std(axis=0)
     varying = deviation > 0

@@ -74,13 +74,18 @@ def read(
     return _without_missing(frame[list(names)], form, as_text, path)
 
 
-def chunks(path: Path, names: Sequence[str], form: Form, size: int) -> Iterator[tuple[pd.DataFrame, Mapping[int, str]]]:
-    """Yield columns of `size` rows at a time, and what is wrong with a line, by its place among the rows."""
+def chunks(
+    path: Path, names: Sequence[str], form: Form, size: int, dates: Sequence[str] = ()
+) -> Iterator[tuple[pd.DataFrame, Mapping[int, str]]]:
+    """Yield columns of `size` rows at a time, and what is wrong with a line, by its place among the rows.
+
+    dates: columns that may hold dates.
+    """
     if not is_parquet(path):
         yield from text_file.chunks(path, names, form, size)
         return
     file = parquet(path)
-    _require_plain(path, file, names)
+    _require_plain(path, file, [name for name in names if name not in dates])
     with _reading(path):
         for batch in file.iter_batches(size, columns=list(names)):
             frame = batch.to_pandas(ignore_metadata=True, integer_object_nulls=True)[list(names)]

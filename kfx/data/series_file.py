@@ -123,10 +123,10 @@ def _numbers(column: pd.Series, where: str, rows: Rows) -> np.ndarray:
     numbers = numbers_of(column, rows.form)
     wrong = column[numbers.isna() & column.notna()]
     if len(wrong):
-        problem = spelling_problem(column, rows.form)
-        if problem is None and holds_dates(column):
-            problem = f"holds {shown(wrong)}, which is a date; set dataset.time if it is the time"
-        raise DataError(f"{where} {problem or f'holds {shown(wrong)}, which is no number'}")
+        if (problem := spelling_problem(column, rows.form)) is not None:
+            raise DataError(f"{where} {'; '.join(problem)}")
+        what = "a date; set dataset.time if it is the time" if holds_dates(column) else "no number"
+        raise DataError(f"{where} holds {shown(wrong)}, which is {what}")
     found = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
     if np.isinf(found).any():
         raise DataError(f"{where} holds a value that is infinite")

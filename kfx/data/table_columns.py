@@ -31,7 +31,7 @@ class Layout:
     """How to read a table.
 
     targets, features: columns; with no features, all columns that have no other use. exclude: columns to leave out.
-    categorical: features whose values are words or codes, made one-hot. test: a column that marks test rows, or None.
+    categorical: features of which every value becomes one of 0 and 1. test: a column that marks test rows, or None.
     missing: how to treat missing values. form: how the file is written.
     """
 
@@ -53,24 +53,36 @@ class Layout:
 
 
 def require_present(frame: pd.DataFrame, path: Path, layout: Layout) -> None:
-    """DataError for missing values, if nothing says how to fill them."""
+    """DataError for missing values, if nothing says how to fill them, and but with `auto` for an empty column."""
     features = [name for name in frame.columns if name not in (*layout.targets, layout.test)]
     checked = [*layout.targets, *([layout.test] if layout.test else [])]
     checked += features if layout.missing == "refuse" else []
     absent = frame[checked].isna()
     if not absent.any(axis=None):
-        if empty := [name for name in features if frame[name].isna().all()]:
+        if layout.missing != "auto" and (empty := [name for name in features if frame[name].isna().all()]):
             raise DataError(f"{path}: column {empty[0]} is empty; {layout.left_out(empty)}")
         return
     rows = [str(i + 1) for i in np.flatnonzero(absent.any(axis=1))]
     names = [name for name in checked if absent[name].any()]
     of_target = any(name in layout.targets or name == layout.test for name in names)
-    remedy = "drop" if of_target else "mean, median or drop"
+    remedy = "drop" if of_target and not frame[features].isna().any(axis=None) else "mean, median or drop"
     more = ", …" if len(rows) > MOST_SHOWN else ""
     raise DataError(
         f"{path}: {len(rows)} rows miss a value, rows {', '.join(rows[:MOST_SHOWN])}{more}, in the columns "
         f"{', '.join(names[:MOST_SHOWN])}{', …' if len(names) > MOST_SHOWN else ''}; set dataset.missing={remedy}"
     )
+
+
+def as_numbers(column: pd.Series, where: str, form: Form) -> np.ndarray:
+    """A column as float64, (n,), NaN for missing values; DataError for words and for too large numbers."""
+    numbers = numbers_of(column, form)
+    wrong = column[numbers.isna() & column.notna()]
+    if len(wrong):
+        problem = spelling_problem(column, form) or (f"holds {shown(wrong)}", "a target among several is a number")
+        raise DataError(f"{where} {'; '.join(problem)}")
+    found = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
+    require_numbers(found, where, missing=True)
+    return found
 
 
 def require_numbers(values: np.ndarray, where: str, *, missing: bool = False) -> None:
@@ -84,40 +96,6 @@ def require_numbers(values: np.ndarray, where: str, *, missing: bool = False) ->
         value = values[place]
         why = "too large to be squared; rescale it" if np.isfinite(value) else "no finite number"
         raise DataError(f"{where}: holds {value:g} in row {place[0] + 1}, which is {why}")
-
-
-def make_numbers(frame: pd.DataFrame, names: Sequence[str], path: Path, layout: Layout) -> None:
-    """Convert columns to float64, NaN for missing values; DataError for too large numbers and for words, naming every
-    column."""
-    words: dict[str, str] = {}
-    for name in names:
-        numbers = numbers_of(frame[name], layout.form)
-        wrong = frame[name][numbers.isna() & frame[name].notna()]
-        if len(wrong):
-            words[name] = shown(wrong)
-            continue
-        found = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
-        require_numbers(found, f"{path}: column {name}", missing=True)
-        frame[name] = found
-    for name in words:
-        if (problem := spelling_problem(frame[name], layout.form)) is not None:
-            raise DataError(f"{path}: column {name} {problem}")
-    if not words:
-        return
-    first, some = next(iter(words)), list(words)[:MOST_NAMED]
-    more = f" and {len(words) - len(some)} more" if len(words) > len(some) else ""
-    if len(words) == 1:
-        what = f"column {first} holds {words[first]}, which is no number"
-    else:
-        what = f"columns {', '.join(some)}{more} hold words, as {first} {words[first]}"
-    if any(name in layout.targets for name in words):
-        raise DataError(f"{path}: {what}; a target among several is a number")
-    codes = f"for a column of 0 and 1 for each word, type {typed('dataset.categorical', [*layout.categorical, *some])}"
-    if dates := [name for name in words if holds_dates(frame[name])]:
-        said = f"column {dates[0]} holds dates, as {words[dates[0]]}; make numbers of them, as days since the first"
-        repeat = frame[dates[0]].nunique() <= min(MOST_WORDS, len(frame) // 2)
-        raise DataError(f"{path}: {said}; {layout.left_out(dates)}" + (f"; {codes}" if repeat else ""))
-    raise DataError(f"{path}: {what}; {codes}; {layout.left_out(some)}")
 
 
 MOST_WORDS = 50
@@ -154,8 +132,12 @@ def holds_words(column: pd.Series, form: Form) -> bool:
     words = known[numbers_of(known, form).isna()]
     if len(words) * 2 <= len(known) or known.nunique() > MOST_WORDS:
         return False
-    are_numbers = all(isinstance(word, str) and _NUMBER_IN_WORDS.fullmatch(word.strip()) for word in words)
-    return not are_numbers and not holds_dates(known)
+    return not are_spelt_numbers(words) and not holds_dates(known)
+
+
+def are_spelt_numbers(words: pd.Series) -> bool:
+    """Whether all of some texts that are no numbers are such in another spelling, as 20 % or 1.000,5."""
+    return all(isinstance(word, str) and _NUMBER_IN_WORDS.fullmatch(word.strip()) for word in words)
 
 
 _NAMES_OF_ROWS = ("index", "idx", "row", "number", "no", "nr", "unnamed: 0")
@@ -193,7 +175,7 @@ def warn_of_identifiers(found: Sequence[str], path: Path, layout: Layout) -> Non
     warn_once(f"{path}: {what} row numbers or identifiers, which are no features", f"; {layout.left_out(some)}")
 
 
-def levels(column: pd.Series, layout: Layout, by_size: bool) -> tuple[np.ndarray, list[object]]:
+def levels(column: pd.Series, form: Form, by_size: bool) -> tuple[np.ndarray, list[object]]:
     """Codes of the values, (n,), -1 for missing ones, and the distinct values in order.
 
     Values are compared as text: `1`, `1.0` and `01` are three. Words are in alphabetical order; with by_size, values
@@ -202,7 +184,7 @@ def levels(column: pd.Series, layout: Layout, by_size: bool) -> tuple[np.ndarray
     import pandas as pd
 
     def sizes() -> pd.Series:
-        return numbers_of(pd.Series(values), layout.form)
+        return numbers_of(pd.Series(values), form)
 
     codes, values = pd.factorize(column, sort=True)
     if not by_size or not pd.api.types.is_string_dtype(values) or sizes().isna().any():
@@ -252,7 +234,7 @@ def check_target(column: pd.Series, where: str, layout: Layout) -> None:
     known = column.notna()
     wrong = column[numbers.isna() & known]
     if (problem := spelling_problem(column, layout.form)) is not None:
-        raise DataError(f"{where} {problem}")
+        raise DataError(f"{where} {'; '.join(problem)}")
     if len(wrong) and numbers.notna().sum() * 2 > known.sum():
         said = f"holds {shown(wrong)}, among numbers"
         raise DataError(f"{where} {said}; mend it, drop it, or set dataset.task=classification")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kfx.config.overrides import typed
+from kfx.data.column_kinds import Fault, Kind, Numbers, Words, as_kind, kind_of, told
 from kfx.data.files import warn_once
 from kfx.data.new_rows import Encoding
 from kfx.data.own import Points, as_targets
@@ -20,11 +22,12 @@ from kfx.data.table_columns import (
     MOST_SHOWN,
     Layout,
     as_marks,
+    as_numbers,
     check_target,
     holds_words,
     identifiers,
     levels,
-    make_numbers,
+    require_numbers,
     require_present,
     spelt_as,
     target_values,
@@ -40,31 +43,35 @@ _ROWS_FOR_KINDS = 10_000
 
 def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
     """The points of a table; those of a second table with the same columns are test points."""
-    frame, is_test, like_rows, by_size = _checked(path, layout, test_path)
+    by_size = not all(map(is_parquet, (path, test_path or path)))
+    frame, is_test, like_rows, kinds = _checked(path, layout, test_path, by_size)
     where = f"{path}: column {', '.join(layout.targets)}"
     targets = as_targets(target_values(frame, layout), layout.task, where, partial(_classes, frame, layout, by_size))
     if is_test is not None and (is_test.all() or not is_test.any()):
         raise DataError(f"{path}: all rows are {'test' if is_test.all() else 'training'} points; expected some of each")
-    encoding = Encoding.of(frame, layout, path, by_size)
     warn_of_identifiers(like_rows, path, layout)
-    return Points(encoding.encode(frame).x, targets, is_test, encoding)
+    cells = frame[list(kinds)]
+    encoding = Encoding(layout, kinds).fitted(cells)
+    return Points(encoding.encode(cells).x, targets, is_test, encoding, cells)
 
 
 def _checked(
-    path: Path, layout: Layout, test_path: Path | None
-) -> tuple[pd.DataFrame, np.ndarray | None, list[str], bool]:
+    path: Path, layout: Layout, test_path: Path | None, by_size: bool
+) -> tuple[pd.DataFrame, np.ndarray | None, list[str], dict[str, Kind]]:
     """The used columns of a table, above those of a second one; which rows are test points, (n,), if the files say so;
-    the names that look like identifiers of rows; and whether values are ordered by size, since the files hold text."""
-    frame, like_rows = _checked_frame(path, layout, least=2)
+    the names that look like identifiers of rows; and the kinds of the features. by_size: the files hold text."""
+    frame, kinds, like_rows = _checked_frame(path, layout, 2, lambda _, column: kind_of(column, layout.form, by_size))
+    kinds |= {name: Words(is_listed=True, by_size=by_size) for name in layout.categorical}
     is_test = None
     if test_path is not None:
         exclude = tuple(name for name in layout.exclude if name in columns(test_path, layout.form))
-        other, _ = _checked_frame(test_path, replace(layout, test=None, exclude=exclude), least=1)
+        of_other = replace(layout, test=None, exclude=exclude)
+        other, *_ = _checked_frame(test_path, of_other, 1, lambda name, _: kinds.get(name, Numbers()))
         is_test = np.arange(len(frame) + len(other)) >= len(frame)
         frame = _stacked(frame, other, layout, path, test_path)
     if layout.test is not None:
         is_test = as_marks(frame[layout.test], f"{path}: column {layout.test}")
-    return frame, is_test, like_rows, not all(map(is_parquet, (path, test_path or path)))
+    return frame, is_test, like_rows, {name: kinds[name] for name in frame.columns if name in kinds}
 
 
 def _classes(frame: pd.DataFrame, layout: Layout, by_size: bool) -> tuple[np.ndarray, list[object]]:
@@ -74,31 +81,76 @@ def _classes(frame: pd.DataFrame, layout: Layout, by_size: bool) -> tuple[np.nda
     column = frame[layout.targets[0]]
     if pd.api.types.infer_dtype(column) not in ("integer", "floating"):
         column = column.astype(str)
-    return levels(column, layout, by_size=layout.task == "auto" or by_size)
+    return levels(column, layout.form, by_size=layout.task == "auto" or by_size)
 
 
-def _checked_frame(path: Path, layout: Layout, least: int) -> tuple[pd.DataFrame, list[str]]:
-    """The used columns, numbers converted and missing values treated, and the names that look like identifiers of
-    rows."""
+def _checked_frame(
+    path: Path, layout: Layout, least: int, kind: Callable[[str, pd.Series], Kind | Fault]
+) -> tuple[pd.DataFrame, dict[str, Kind], list[str]]:
+    """The used columns, numbers and dates converted and missing values treated; the kinds of the features that are not
+    listed as categorical; and the names that look like identifiers of rows. kind: of a column by its name and content.
+    DataError that tells all that is wrong."""
     of_classes = len(layout.targets) == 1 and layout.task != "regression"
     as_text = (*layout.categorical, *(layout.targets if of_classes else ()))
     used = _used(columns(path, layout.form), layout, path)
-    frame = read_rows(path, used, layout.form, as_text=as_text, least=least)
-    of_numbers = [name for name in frame.columns if name not in {*layout.targets, layout.test, *layout.categorical}]
-    make_numbers(frame, of_numbers, path, layout)
-    if len(layout.targets) > 1:
-        make_numbers(frame, layout.targets, path, layout)
-    else:
-        check_target(frame[layout.targets[0]], f"{path}: column {layout.targets[0]}", layout)
-    like_rows = identifiers(frame, of_numbers)
+    frame = read_rows(path, used, layout.form, as_text=as_text, dates=used, least=least)
+    special = {*layout.targets, layout.test, *layout.categorical}
+    found = {name: kind(name, frame[name]) for name in frame.columns if name not in special}
+
+    def features() -> None:
+        faults = dict[str, Fault]()
+        for name, own in found.items():
+            values = own if isinstance(own, Fault) else as_kind(frame[name], own, layout.form)
+            if isinstance(values, Fault):
+                faults[name] = values
+                continue
+            frame[name] = values
+            if isinstance(own, Numbers):
+                require_numbers(frame[name].to_numpy(), f"{path}: column {name}", missing=True)
+        if faults:
+            raise DataError(f"{path}: {told(faults)}{_ways(faults, layout)}")
+
+    def targets() -> None:
+        if len(layout.targets) == 1:
+            check_target(frame[layout.targets[0]], f"{path}: column {layout.targets[0]}", layout)
+            return
+        for name in layout.targets:
+            frame[name] = as_numbers(frame[name], f"{path}: column {name}", layout.form)
+
+    def complete() -> None:
+        if layout.missing in ("auto", "refuse"):
+            require_present(frame, path, layout)
+
+    _require_all(path, features, targets, complete)
+    like_rows = identifiers(frame, [name for name, own in found.items() if isinstance(own, Numbers)])
     if layout.missing == "drop":
         frame = frame[frame.notna().all(axis=1)].reset_index(drop=True)
         if len(frame) < least:
             raise DataError(f"{path}: {len(frame)} rows have no missing value; set dataset.missing=mean or median")
-    elif layout.missing != "refuse":
+    elif layout.missing not in ("auto", "refuse"):
         frame = _with_targets(frame, path, layout)
     require_present(frame, path, layout)
-    return frame, like_rows
+    return frame, {name: own for name, own in found.items() if not isinstance(own, Fault)}, like_rows
+
+
+def _ways(faults: Mapping[str, Fault], layout: Layout) -> str:
+    """What to type for columns that hold other things than numbers in another spelling."""
+    if not (names := [name for name, fault in faults.items() if not fault.remedy]):
+        return ""
+    codes = typed("dataset.categorical", [*layout.categorical, *names])
+    return f"; for a column of 0 and 1 for each word, type {codes}; {layout.left_out(names)}"
+
+
+def _require_all(path: Path, *checks: Callable[[], None]) -> None:
+    """Make all checks, and raise one DataError for all that fail."""
+    wrong = list[str]()
+    for check in checks:
+        try:
+            check()
+        except DataError as error:
+            wrong.append(str(error).removeprefix(f"{path}: "))
+    if wrong:
+        raise DataError(f"{path}: {'; and '.join(wrong)}")
 
 
 def _with_targets(frame: pd.DataFrame, path: Path, layout: Layout) -> pd.DataFrame:
@@ -114,7 +166,7 @@ def of_words(path: Path, layout: Layout) -> tuple[str, ...]:
     """The features that hold words rather than numbers, by the first 10 000 rows (`holds_words`)."""
     known = columns(path, layout.form)
     used = [name for name in _used(known, layout, path) if name not in (*layout.targets, layout.test)]
-    frame = read_rows(path, used, layout.form, most=_ROWS_FOR_KINDS)
+    frame = read_rows(path, used, layout.form, dates=used, most=_ROWS_FOR_KINDS)
     kinds = {name: frame[name].dtype.kind if hasattr(frame[name].dtype, "kind") else "O" for name in used}
     return tuple(name for name in used if kinds[name] not in "biufc" and holds_words(frame[name], layout.form))
 

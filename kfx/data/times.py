@@ -214,7 +214,7 @@ def read(column: pd.Series, form: Form, date_format: str | None, groups: np.ndar
     numbers = numbers_of(column, form)
     if not (numbers.isna() & column.notna()).any():
         return _of_numbers(numbers, column)
-    found = list(_readings(column, groups))
+    found = list(readings(column, groups))
     if not found:
         _require_all(parsed(column, ISO), column)
         raise DataError(f"holds {shown(column)}, which is no time{_HOW}")
@@ -279,8 +279,8 @@ def _with_offsets(utc: pd.Series, local: pd.Series, how: str, groups: np.ndarray
     return Dates(there, ISO)
 
 
-def _readings(column: pd.Series, groups: np.ndarray) -> Iterator[Dates]:
-    """The ways in which all values are dates."""
+def readings(column: pd.Series, groups: np.ndarray) -> Iterator[Dates]:
+    """The ways in which all values of a column are dates. groups: the number of the series of each row, (T,)."""
     import pandas as pd
 
     if column.isna().any():

@@ -6,6 +6,7 @@ import abc
 import copy
 import math
 import numbers
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from inspect import signature
@@ -15,15 +16,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kfx.config.choices import STEPS
 from kfx.config.option import Option
 from kfx.config.plugins import Portable
-from kfx.data.dataset import Dataset
+from kfx.data.dataset import Dataset, fillers
+from kfx.data.new_rows import Encoding
 from kfx.data.own import looks_channels_last
 from kfx.estimators.fit import fit
-from kfx.estimators.frames import as_frame, as_numbers, categories, with_columns_of
+from kfx.estimators.frames import as_frame, encoded, encoding_of, is_table, with_columns_of
 from kfx.estimators.settings import (
     EVALUATION,
     GROUPS,
@@ -42,7 +44,7 @@ from kfx.numerics.streams import Streams
 from kfx.objectives.base import Function, Objective
 from kfx.outcomes import ConfigError
 
-_ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64}
+_ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64, "ensure_all_finite": "allow-nan"}
 
 
 class KernelFlow(Portable, BaseEstimator, abc.ABC):
@@ -104,7 +106,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     categories_ : dict
         Of a DataFrame: columns of words, or of dtype category, and their values. Each value is a feature of 0 and 1,
         which `kernel_.names` names; `feature_names_in_` and `n_features_in_` are of the columns as given. As in
-        scikit-learn, `predict` takes a frame with the same columns in the same order.
+        scikit-learn, `predict` takes a frame with the same columns in the same order. Dates become the days since the
+        first, with sine and cosine of month, weekday, day of the year and hour; a missing number the median, with a
+        feature that marks it if 10 rows miss one; a missing word a category. Columns with one value are left out.
     lengths_ : array
         With `ard`, the length of each feature, (features,), in the units of the scaled features.
     components_ : list of estimators
@@ -196,6 +200,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.input_tags.three_d_array = False
+        tags.input_tags.allow_nan = self.image_shape is None
         return tags
 
     def _modules(self) -> set[Any]:
@@ -233,13 +238,28 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
             raise ValueError(f"y has {y.size - y.count()} masked values; leave these rows out")
         X = as_frame(X)
-        self.categories_ = categories(X)
-        encoded = as_numbers(X, self.categories_)
-        points, targets = validate_data(self, encoded, y, ensure_min_samples=2, **_ACCEPTED, **options)
-        self._features, self._columns = tuple(getattr(self, "feature_names_in_", ())), list(getattr(X, "columns", ()))
-        if self.categories_:  # scikit-learn's attributes say what the person gave
+        self._encoding = encoding_of(X) if is_table(X) and self.image_shape is None else None
+        x = X if self._encoding is None else encoded(X, self._encoding)
+        points, targets = validate_data(self, x, y, ensure_min_samples=2, **_ACCEPTED, **options)
+        has_features = points.ndim == 2 and self.image_shape is None
+        self._columns = list(getattr(X, "columns", ()))
+        if self._encoding is not None:  # scikit-learn's attributes say what the person gave
             validate_data(self, X, skip_check_array=True)
-        return self._folded(points), targets
+        elif has_features and np.isnan(points).any():
+            self._encoding = encoding_of(points)
+            points = encoded(points, self._encoding)
+        self.categories_ = {} if self._encoding is None else self._encoding.values
+        self._features = self._encoding.names if self._encoding else tuple(getattr(self, "feature_names_in_", ()))
+        self._fillers = fillers(points, "median") if has_features else None
+        return self._folded(self._filled(points)), targets
+
+    def _filled(self, x: np.ndarray) -> np.ndarray:
+        """Points (n, features) with the medians of training points for missing values, which images do not have."""
+        if not (absent := np.isnan(x)).any():
+            return x
+        if self._fillers is None:
+            raise ValueError("X contains NaN; images, and the points of a recorded run, take no missing values")
+        return np.where(absent, self._fillers, x)
 
     def _folded(self, x: np.ndarray) -> np.ndarray:
         if not x.flags.writeable or min(x.strides) < 0:  # torch warns of the former and refuses the latter
@@ -297,7 +317,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             )
             return
         fitted = fit(config, data, bool(self.verbose))
-        self.kernel_, self.trace_, self.remarks_, data = fitted.kernel, fitted.trace, fitted.remarks, fitted.data
+        self.kernel_, self.trace_, data = fitted.kernel, fitted.trace, fitted.data
+        self.remarks_ = [*(self._encoding.remarks() if self._encoding else []), *fitted.remarks]
         self.regularization_ = fitted.regularization
         units = without_points(data)
         if fitted.interpolant is not None:
@@ -331,6 +352,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     categories_: Mapping[str, Sequence[object]] = {}  # a recorded run encodes its rows itself
+    _encoding: Encoding | None = None
+    _fillers: np.ndarray | None = None
     components_: list[Self] = []  # noqa: RUF012
     _names: Sequence[str] = ()  # of the features of a recorded run
 
@@ -355,12 +378,16 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         known = self._names or getattr(self, "_columns", ())
         if hasattr(X, "columns") and known and not (self._columns_are_names() and not self._names):
             X = with_columns_of(X, known)
-        if self.categories_:
+        if self._encoding is not None and self._columns:
             validate_data(self, X, reset=False, skip_check_array=True)
-            x = check_array(as_numbers(with_columns_of(X, self._columns), self.categories_), **_ACCEPTED)
+            x = encoded(with_columns_of(X, self._columns), self._encoding)
         else:
             x = validate_data(self, X, reset=False, **_ACCEPTED)
-        x = self._folded(x)
+            if self._encoding is not None:
+                x = encoded(x, self._encoding)
+            elif self._fillers is not None and np.isnan(x).any():
+                warnings.warn("X has missing values, and the training points have none; medians count", stacklevel=3)
+        x = self._folded(self._filled(x))
         if x.shape[1:] != (expected := self._predictor.units.x_train.shape[1:]):
             raise ValueError(f"X has points of shape {x.shape[1:]}; the fit had {expected}")
         return self._scaled(x)

@@ -1,94 +1,85 @@
-"""Frames with columns of words: each of their values becomes a feature of 0 and 1."""
+"""Frames of numbers, words and dates as features, and arrays with missing values."""
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from kfx.data.column_kinds import Fault, kind_of, told
 from kfx.data.new_rows import Encoding
-from kfx.data.table_columns import MOST_WORDS, Layout, holds_dates, numbers_of
-
-_MOST_VALUES = 1000
+from kfx.data.table_columns import Layout
 
 
-def categories(X: Any) -> dict[str, list[object]]:
-    """Return the values of each column of words, in order, and those that a column of dtype category has; empty if X is
-    no frame. X: as `as_frame` returns it.
+def encoding_of(X: Any) -> Encoding:
+    """Return how the columns of a frame or an array, (n, features), become features, by its rows. X: as `as_frame`
+    returns it.
 
-    Raises ValueError for dates, for too many values, and for values that would be features of the same name.
+    Raises ValueError that tells all columns that cannot be read, DataError if no feature is left.
     """
-    found: dict[str, list[object]] = {}
-    features: list[str] = []
-    for name, column in _columns(X):
-        is_category = str(column.dtype) == "category"
-        if str(column.dtype)[:6] in ("dateti", "timede", "period") or (not is_category and holds_dates(column)):
-            way = "make numbers of them, as days since the first, drop it, or give it the dtype category"
-            raise ValueError(f"column {name} holds dates; {way}")
-        if not is_category and not numbers_of(column).isna().gt(column.isna()).any():
-            features.append(str(name))
-            continue
-        there = column.dropna().unique().tolist()
-        values = [each for each in column.cat.categories if each in there] if is_category else sorted(there, key=_order)
-        if len(values) > (_MOST_VALUES if is_category else MOST_WORDS):
-            way = "" if is_category else ", make numbers of it, or give it the dtype category"
-            raise ValueError(f"column {name} holds {len(values)} different words; drop it{way}")
-        found[str(name)] = values
-        features += [f"{name}={value}" for value in values]
-    twice = next((feature for feature, count in Counter(features).items() if count > 1), None)
-    if found and twice is not None:
-        raise ValueError(f"two features are named {twice}: a column or a value of the same name; rename one")
-    return found
+    frame = _named(X)
+    found = {name: kind_of(frame[name]) for name in frame.columns}
+    if faults := {name: kind for name, kind in found.items() if isinstance(kind, Fault)}:
+        way = "convert them, drop them, or give them the dtype category, with a feature for each value"
+        raise ValueError(f"X: {told(faults)}; {way}")
+    kinds = {name: kind for name, kind in found.items() if not isinstance(kind, Fault)}
+    return Encoding(Layout((), missing="auto"), kinds).fitted(frame)
 
 
-def as_numbers(X: Any, known: Mapping[str, Sequence[object]]) -> Any:
-    """Return X with a column of 0 and 1 for each value of the categories, named `column=value`; X itself without any.
-    X: as `as_frame` returns it.
+def is_table(X: Any) -> bool:
+    """Return whether X, as `as_frame` returns it, is a frame whose columns may have kinds."""
+    return hasattr(X, "columns") and X.columns.is_unique and len(X) > 1 and X.shape[1] > 0
 
-    A value that is none of the known is 0 in all columns, with a warning. Raises ValueError for missing values.
+
+def encoded(X: Any, encoding: Encoding) -> np.ndarray:
+    """Return the features of the rows of X, (n, features), NaN for missing values. X: as for `encoding_of`.
+
+    What no training row has is said in a warning. Raises ValueError, naming the row, for a value that cannot be read.
     """
-    if not known or not hasattr(X, "columns"):
-        return X
+    chunk = encoding.encode(_named(X))
+    if chunk.problems:
+        (row, what), *more = chunk.problems.items()
+        raise ValueError(f"X: row {row}: {what}" + (f", and so {len(more)} more rows" if more else ""))
+    for what in dict.fromkeys(chunk.unknown.values()):
+        warnings.warn(what, stacklevel=5)
+    return chunk.x
+
+
+def _named(X: Any) -> Any:
+    """A frame or an array, (n, features), as a frame with texts as names and rows from 0."""
     import pandas as pd
 
-    parts: dict[str, Any] = {}
-    encoding = Encoding(Layout(()), (), known, frozenset())
-    for name, column in _columns(X):
-        if str(name) not in known:
-            parts[str(name)] = column
-            continue
-        if column.isna().any():
-            raise ValueError(f"column {name} has {int(column.isna().sum())} missing values; fill them or drop the rows")
-        codes = encoding.codes(str(name), column)
-        if (codes < 0).any():
-            other = min(map(repr, column[codes < 0].tolist()))
-            warnings.warn(f"column {name} holds {other}, which no training row has; it counts as none", stacklevel=4)
-        parts |= {f"{name}={value}": (codes == i).astype(float) for i, value in enumerate(known[str(name)])}
-    return pd.DataFrame({name: np.asarray(part) for name, part in parts.items()}, index=X.index)
+    frame = X if hasattr(X, "columns") else pd.DataFrame(X)
+    return frame.set_axis(list(map(str, frame.columns)), axis=1).reset_index(drop=True)
 
 
 def as_frame(X: Any) -> Any:
     """Return a frame of another library, as polars or Arrow, as a DataFrame of pandas, with NumPy's types in place of
-    Arrow's; a masked array with NaN where it is masked; all else as it is."""
+    Arrow's; an array with NaN where it is masked or holds None; all else as it is."""
     import pandas as pd
 
     if isinstance(X, np.ma.MaskedArray):
         return np.ma.filled(X.astype(np.float64), np.nan)
     if isinstance(X, np.ndarray):
-        return X
+        return X if X.dtype != object else np.where(pd.isna(X), np.nan, X)
     if not isinstance(X, pd.DataFrame):
         names = getattr(X, "column_names", getattr(X, "columns", None))
         return X if names is None else pd.DataFrame({name: np.asarray(X[name]) for name in names})
-    of_arrow = [isinstance(dtype, pd.ArrowDtype) and dtype.kind not in "iufb" for dtype in X.dtypes]
-    if not any(of_arrow):
+    if not any(isinstance(dtype, pd.ArrowDtype) for dtype in X.dtypes):
         return X
-    columns = [
-        X.iloc[:, i].astype(X.dtypes.iloc[i].numpy_dtype if yes else X.dtypes.iloc[i]) for i, yes in enumerate(of_arrow)
-    ]
-    return pd.concat(columns, axis=1)
+    return pd.concat([_without_arrow(X.iloc[:, i]) for i in range(X.shape[1])], axis=1)
+
+
+def _without_arrow(column: Any) -> Any:
+    """A column with a type of pandas or NumPy in place of one of Arrow's, but of numbers."""
+    import pandas as pd
+
+    if not isinstance(column.dtype, pd.ArrowDtype) or column.dtype.kind in "iufb":
+        return column
+    cells = column.astype(object).where(column.notna(), None)
+    return pd.to_datetime(cells) if column.dtype.kind == "M" else cells.infer_objects()
 
 
 def with_columns_of(X: Any, columns: Sequence[object]) -> Any:
@@ -102,11 +93,3 @@ def with_columns_of(X: Any, columns: Sequence[object]) -> Any:
             f"X has the columns {', '.join(map(str, frame.columns))}; the fit had {', '.join(map(str, columns))}"
         )
     return frame
-
-
-def _columns(X: Any) -> list[tuple[str, Any]]:
-    return [(name, X[name]) for name in X.columns] if hasattr(X, "columns") and X.columns.is_unique else []
-
-
-def _order(value: object) -> tuple[str, Any]:
-    return str(type(value)), value

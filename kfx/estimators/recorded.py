@@ -217,8 +217,8 @@ _MOST_NAMED = 20
 def write_predictions(model: Model, file: Path, output: Path | None, *, strict: bool = False) -> None:
     """Write the predictions for the rows of a file as CSV to `output`, to the screen if it is None.
 
-    Rows that cannot be read are named and left out, those with a word that no training row has are named; with `strict`
-    the first one is a DataError.
+    Rows that cannot be read are named and left out, those with a word that no training row has, or without a value that
+    all have, are named; with `strict` the first one is a DataError.
     """
     done, counts, is_first, total = 0, Counter[str](), True, count(file)
     with contextlib.ExitStack() as held:
@@ -237,7 +237,7 @@ def write_predictions(model: Model, file: Path, output: Path | None, *, strict: 
             steps.reach(min(done + counts[" is left out"], total))
         if not done:
             raise DataError(f"{file}: no row can be read")
-    for said, what in ((" is left out", "are left out"), ("", "hold words that no training row has")):
+    for said, what in ((" is left out", "are left out"), ("", "hold words, or miss values, as no training row")):
         if counts[said] > _MOST_NAMED:
             say(f"kfx: {file}: {counts[said] - _MOST_NAMED} more rows {what}")
 
