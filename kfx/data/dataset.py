@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfx.config.choices import STEPS
+from kfx.numerics.means import mean_and_deviation, weighted_mean
 from kfx.numerics.round_off import is_constant, scale
 from kfx.outcomes import DataError
 
@@ -36,6 +37,8 @@ class Dataset:
     encoding: where the points are rows of a table, how rows become points.
     varying: the outputs that kernels learn, (k,); None for all. The others are constant: their mean is the prediction,
         and their scale 0.
+    weights_train, weights_test: (n,), > 0, or None for all alike: the noise of a training point is λ over its weight,
+        and metrics are weighted means over the test points. Their unit does not matter.
     """
 
     name: str
@@ -54,6 +57,17 @@ class Dataset:
     classes: tuple[str, ...] = ()
     encoding: Encoding | None = None
     varying: np.ndarray | None = None
+    weights_train: np.ndarray | None = None
+    weights_test: np.ndarray | None = None
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """The training points' weights with the mean 1, (n,), so that λ keeps its unit; None for all alike."""
+        return None if self.weights_train is None else self.weights_train / self.weights_train.mean()
+
+    def mean_over_test(self, values: np.ndarray) -> float:
+        """Return the mean of values at the test points, (m, …), weighted if the points are."""
+        return weighted_mean(values, self.weights_test)
 
     @property
     def targets(self) -> np.ndarray:
@@ -155,6 +169,11 @@ def checked(data: Dataset, image: tuple[int, ...] | None, has_classes: bool) -> 
             raise DataError(f"dataset {data.name}: labels_{name} has {len(labels)} entries, x_{name} {len(x)}")
         if not np.isfinite(y.sum()) or not np.isfinite(x.sum()):
             raise DataError(f"dataset {data.name}: x_{name} or y_{name} holds what is no finite number")
+        weights = getattr(data, f"weights_{name}")
+        if weights is not None and not (
+            np.shape(weights) == (len(x),) and np.isfinite(weights).all() and np.all(weights > 0)
+        ):
+            raise DataError(f"dataset {data.name}: weights_{name} is no array of {len(x)} finite numbers > 0")
     if data.x_train.shape[1:] != data.x_test.shape[1:] or data.y_train.shape[1:] != data.y_test.shape[1:]:
         raise DataError(f"dataset {data.name}: training and test points or targets have different shapes")
     return data
@@ -258,6 +277,8 @@ def folds(data: Dataset, count: int, shuffle: bool, rng: np.random.Generator) ->
                 f"evaluation.folds={count}: one of them leaves {len(rest)} training points of {which}; {how}"
             )
         points = replace(data, x_train=x[rest], y_train=y[rest], x_test=x[held], y_test=y[held])
+        if (weights := data.weights_train) is not None:
+            points = replace(points, weights_train=weights[rest], weights_test=weights[held])
         return points if labels is None else replace(points, labels_train=labels[rest], labels_test=labels[held])
 
     if shuffle and labels is not None:
@@ -308,7 +329,7 @@ def with_targets(data: Dataset, how: str) -> Dataset:
     if data.labels_train is not None:
         return data
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, deviation = data.y_train.mean(axis=0), data.y_train.std(axis=0)
+        mean, deviation = mean_and_deviation(data.y_train, data.weights_train)
         constant = is_constant(data.y_train)
     if how == "as_given" and (constant.all() or not constant.any()):
         return data

@@ -50,7 +50,7 @@ class Encoding:
     @classmethod
     def of(cls, frame: pd.DataFrame, layout: Layout, path: Path, by_size: bool) -> Encoding:
         """The encoding of the rows of a table, numbers converted. by_size: as of `levels`."""
-        columns = tuple(name for name in frame.columns if name not in (*layout.targets, layout.test))
+        columns = tuple(name for name in frame.columns if name not in layout.beside)
         numeric = [name for name in columns if name not in layout.categorical]
         flags = frozenset(name for name in numeric if frame[name].dropna().isin([0, 1]).all())
         values = {name: levels(frame[name], layout, by_size)[1] for name in layout.categorical}

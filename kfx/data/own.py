@@ -38,12 +38,21 @@ class Points:
     """The points of a file. x: (n, features) or (n, channels, height, width), float64; NaN for a missing value.
 
     is_test: (n,), True for test points; None if the file does not say. encoding: of the rows of a table, else None.
+    weights: (n,), > 0, or None.
     """
 
     x: np.ndarray
     targets: Targets
     is_test: np.ndarray | None = None
     encoding: Encoding | None = None
+    weights: np.ndarray | None = None
+
+    def but(self, counts: np.ndarray, weights: np.ndarray) -> Points:
+        """Those that count, with their weights. counts, weights: (n,)."""
+        y, labels, classes = self.targets.y[counts], self.targets.labels, self.targets.classes
+        targets = Targets(y, None if labels is None else labels[counts], classes)
+        is_test = None if self.is_test is None else self.is_test[counts]
+        return Points(self.x[counts], targets, is_test, self.encoding, weights[counts])
 
     def seen(self, train: np.ndarray | slice) -> np.ndarray:
         """Which features training points know, (features,): all but words that none of them has. train: their places,
@@ -129,6 +138,18 @@ def _name(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
+def counted(weights: np.ndarray, where: str) -> np.ndarray:
+    """Which points have a weight that is not zero, (n,). DataError for weights, (n,), that are no finite numbers >= 0,
+    and if all are zero. where: begins the message."""
+    require_numbers(weights, where)
+    if (weights < 0).any():
+        row = int(np.argmax(weights < 0))
+        raise DataError(f"{where}: holds {weights[row]:g} in row {row + 1}; weights are numbers >= 0")
+    if not (counts := weights > 0).any():
+        raise DataError(f"{where}: every weight is 0, which leaves no point; take other weights")
+    return counts
+
+
 def as_dataset(
     name: str, points: Points, fraction: float, n_train: int | None, n_test: int | None, rng: np.random.Generator
 ) -> Dataset:
@@ -147,6 +168,8 @@ def as_dataset(
         which = "one class" if labels is not None else "one value"
         raise DataError(f"dataset {name}: the targets of its {len(train)} training points are {which}; take others")
     data = Dataset(name, points.x[train], y[train], points.x[test], y[test])
+    if (weights := points.weights) is not None:
+        data = replace(data, weights_train=weights[train], weights_test=weights[test])
     if labels is not None:
         data = _with_classes(data, labels[train], labels[test], points.targets.classes)
     return data if points.encoding is None else _with_words(data, points.encoding)

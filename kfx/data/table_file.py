@@ -12,7 +12,7 @@ import numpy as np
 
 from kfx.data.files import warn_once
 from kfx.data.new_rows import Encoding
-from kfx.data.own import Points, as_targets
+from kfx.data.own import Points, as_targets, counted
 from kfx.data.row_file import columns, is_parquet, near, require_header, require_names, require_once
 from kfx.data.row_file import read as read_rows
 from kfx.data.table_columns import (
@@ -47,7 +47,8 @@ def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
         raise DataError(f"{path}: all rows are {'test' if is_test.all() else 'training'} points; expected some of each")
     encoding = Encoding.of(frame, layout, path, by_size)
     warn_of_identifiers(like_rows, path, layout)
-    return Points(encoding.encode(frame).x, targets, is_test, encoding)
+    weights = None if layout.weights is None else frame[layout.weights].to_numpy(dtype=np.float64)
+    return Points(encoding.encode(frame).x, targets, is_test, encoding, weights)
 
 
 def _checked(
@@ -84,12 +85,14 @@ def _checked_frame(path: Path, layout: Layout, least: int) -> tuple[pd.DataFrame
     as_text = (*layout.categorical, *(layout.targets if of_classes else ()))
     used = _used(columns(path, layout.form), layout, path)
     frame = read_rows(path, used, layout.form, as_text=as_text, least=least)
-    of_numbers = [name for name in frame.columns if name not in {*layout.targets, layout.test, *layout.categorical}]
+    of_numbers = [name for name in frame.columns if name not in {*layout.beside, *layout.categorical}]
     make_numbers(frame, of_numbers, path, layout)
     if len(layout.targets) > 1:
         make_numbers(frame, layout.targets, path, layout)
     else:
         check_target(frame[layout.targets[0]], f"{path}: column {layout.targets[0]}", layout)
+    if layout.weights is not None:
+        frame = _with_weights(frame, path, layout)
     like_rows = identifiers(frame, of_numbers)
     if layout.missing == "drop":
         frame = frame[frame.notna().all(axis=1)].reset_index(drop=True)
@@ -98,7 +101,17 @@ def _checked_frame(path: Path, layout: Layout, least: int) -> tuple[pd.DataFrame
     elif layout.missing != "refuse":
         frame = _with_targets(frame, path, layout)
     require_present(frame, path, layout)
-    return frame, like_rows
+    return frame.reset_index(drop=True), like_rows
+
+
+def _with_weights(frame: pd.DataFrame, path: Path, layout: Layout) -> pd.DataFrame:
+    """The rows but those of weight 0, said if there are some; DataError for weights that are no numbers >= 0."""
+    name = str(layout.weights)
+    make_numbers(frame, [name], path, layout)
+    counts = counted(frame[name].fillna(1.0).to_numpy(), f"{path}: column {name}")
+    if not counts.all():
+        warn_once(f"{path}: {int((~counts).sum())} rows have the weight 0", ", and are left out")
+    return frame[counts]
 
 
 def _with_targets(frame: pd.DataFrame, path: Path, layout: Layout) -> pd.DataFrame:
@@ -113,7 +126,7 @@ def _with_targets(frame: pd.DataFrame, path: Path, layout: Layout) -> pd.DataFra
 def of_words(path: Path, layout: Layout) -> tuple[str, ...]:
     """The features that hold words rather than numbers, by the first 10 000 rows (`holds_words`)."""
     known = columns(path, layout.form)
-    used = [name for name in _used(known, layout, path) if name not in (*layout.targets, layout.test)]
+    used = [name for name in _used(known, layout, path) if name not in layout.beside]
     frame = read_rows(path, used, layout.form, most=_ROWS_FOR_KINDS)
     kinds = {name: frame[name].dtype.kind if hasattr(frame[name].dtype, "kind") else "O" for name in used}
     return tuple(name for name in used if kinds[name] not in "biufc" and holds_words(frame[name], layout.form))
@@ -126,7 +139,10 @@ def _used(known: Sequence[str], layout: Layout, path: Path) -> list[str]:
         raise ConfigError(f"dataset.target=null: expected a column of {path}: {near('', known)}")
     if layout.test in layout.targets:
         raise ConfigError(f"dataset.test={layout.test}: is the target; expected a column that tells test points")
-    special = {*layout.targets, *([layout.test] if layout.test else [])}
+    if layout.weights is not None and layout.weights in (*layout.targets, layout.test):
+        what = "the target" if layout.weights in layout.targets else "the test column"
+        raise ConfigError(f"dataset.weights={layout.weights}: is {what}; expected a column of weights")
+    special = set(layout.beside)
     features = layout.features
     if features is None:
         features = tuple(name for name in known if name not in {*special, *layout.exclude})
@@ -135,17 +151,18 @@ def _used(known: Sequence[str], layout: Layout, path: Path) -> list[str]:
             no_name = f"column {place} has no name, as the row numbers that pandas writes"
             raise DataError(f"{path}: {no_name}; {layout.left_out([''])}, or list dataset.features")
     named = {"features": layout.features or (), "exclude": layout.exclude}
-    asked = {"target": layout.targets, **named, "categorical": layout.categorical}
+    own = () if layout.weights is None else (layout.weights,)
+    asked = {"target": layout.targets, **named, "categorical": layout.categorical, "weights": own}
     require_names(path, known, asked)
     for name in layout.categorical:
         if name not in features:
             raise ConfigError(f"dataset.categorical={name}: is none of the features; leave it out there")
     for name in features:
         if name in special:
-            raise ConfigError(f"dataset.features={name}: is the target or the test column; leave it out there")
+            raise ConfigError(f"dataset.features={name}: is {_use(name, layout)}; leave it out there")
     for name in layout.exclude:
         if name in {*special, *(layout.features or ())}:
-            what = "the target or the test column" if name in special else "one of dataset.features"
+            what = _use(name, layout) if name in special else "one of dataset.features"
             raise ConfigError(f"dataset.exclude={name}: is {what}; leave it out there")
     if not features:
         raise DataError(f"{path}: no column is left for the features beside {', '.join(sorted(special))}")
@@ -155,6 +172,10 @@ def _used(known: Sequence[str], layout: Layout, path: Path) -> list[str]:
         )
     require_once(path, known, [*special, *features], "features")
     return [name for name in known if name in {*special, *features}]
+
+
+def _use(name: str, layout: Layout) -> str:
+    return "the column of weights" if name == layout.weights else "the target or the test column"
 
 
 def _stacked(frame: pd.DataFrame, other: pd.DataFrame, layout: Layout, path: Path, test_path: Path) -> pd.DataFrame:

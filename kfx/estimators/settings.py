@@ -45,7 +45,14 @@ NESTED = (*GROUPS, *SECTIONS_TAKEN)
 
 
 def as_config(
-    settings: Settings, shape: tuple[int, ...], image: Image, has_classes: bool, targets: str, seed: int
+    settings: Settings,
+    shape: tuple[int, ...],
+    image: Image,
+    has_classes: bool,
+    targets: str,
+    seed: int,
+    *,
+    has_weights: bool = False,
 ) -> Config:
     """The checked config of a run with these settings on points of this shape; ConfigError in one line for a wrong
     setting.
@@ -57,7 +64,7 @@ def as_config(
     if targets not in ("auto", *TARGETS):
         raise ConfigError(f"targets={targets!r}: expected auto, {', '.join(TARGETS)}")
     content = dict(_plain_usual())
-    objects: Settings = {"dataset": _Given(shape, image, has_classes, targets)}
+    objects: Settings = {"dataset": _Given(shape, image, has_classes, targets, has_weights)}
     for name in NESTED:
         value = settings.get(name)
         if _is_object(value):
@@ -243,12 +250,14 @@ def _as_option(parameter: str, value: Several) -> object:
 class _Given(DatasetOption):
     """Points that are in memory."""
 
-    name = "given"
+    group, name = "dataset", "given"
 
-    def __init__(self, shape: tuple[int, ...], image: Image, has_classes: bool, targets: str) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], image: Image, has_classes: bool, targets: str, has_weights: bool
+    ) -> None:
         self.shape, self.n_train, self.n_test, self.preprocess, self.targets = shape, shape[0], None, [], targets
         self.image, self.has_classes, self.pool = image, has_classes, shape[0]  # type: ignore[misc]
-        self.is_own = True  # type: ignore[misc]
+        self.is_own, self.weights = True, "sample_weight" if has_weights else None  # type: ignore[misc]
 
     def feature_count(self) -> int:
         return math.prod(self.shape[1:])

@@ -67,6 +67,8 @@ class ObjectiveOption(Option, ObjectivePart, abc.ABC):
 class Named(ObjectiveOption):
     """An option for the function of the same name in `kfx.objectives`; the fields are its keywords."""
 
+    takes_weights = True
+
     def build(self) -> Objective:
         objective: Objective = getattr(importlib.import_module("kfx.objectives"), self.name)
         settings = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -104,6 +106,10 @@ class RhoOption(ObjectiveOption):
 
     @property
     def rho_has_law(self) -> bool:  # type: ignore[override]
+        return self.solver == "cholesky"
+
+    @property
+    def takes_weights(self) -> bool:  # type: ignore[override]
         return self.solver == "cholesky"
 
     def build(self) -> Objective:

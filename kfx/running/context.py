@@ -92,6 +92,11 @@ class RunContext:
     def __post_init__(self) -> None:
         self.folds, self.tensors_of_folds = self.folds or self.parts, self.tensors_of_folds or self.tensors
 
+    def weights(self, part: int) -> torch.Tensor | None:
+        """The weights of a part's training points, (n,), on the run's device; None for all alike."""
+        own = self.parts[part].weights
+        return None if own is None else torch.as_tensor(own, device=self.machine.device)
+
     def of_fold(self, kernels: Sequence[Kernel], fold: int) -> Sequence[Kernel]:
         """The kernels of a fold: one, or one for each output."""
         count = len(self.parts) // len(self.folds)

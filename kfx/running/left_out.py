@@ -55,7 +55,7 @@ def _errors_of_candidates(
     with threads.restored():  # during a fit there may be one thread, for small batches
         threads.use(context.threads_of_evaluation, context.machine.threads)
         given = x, y, selection.values, folds, selection.points, rng, context.disk, approximation
-        return errors_of_candidates(kernel, *given, in_blocks=in_blocks)
+        return errors_of_candidates(kernel, *given, in_blocks=in_blocks, weights=context.parts[part].weights)
 
 
 def _errors_of_forecasts(context: RunContext, kernels: Sequence[Kernel], selection: Selection) -> Sequence[float]:
@@ -127,7 +127,7 @@ def _with_one_length(context: RunContext, part: int, start: Kernel) -> list[Kern
     alone: Kernel = with_one_length(config.kernel, inner, context.parts[part])
     if (own := start.own_regularization) is not None:
         alone = Regularized(alone, own, trained="regularization" in start.trainable)
-    found, optimizer = [alone], config.optimizer.build(config)
+    found, optimizer = [alone], config.optimizer.build(config).weighing(context.weights(part))
     with WaitMessage("a fit with one length for all features"), contextlib.suppress(NumericalError):
         found.append(optimizer.fit(alone, data, Streams(config.seed), Journal()))
     count = data[0][0].numel()
