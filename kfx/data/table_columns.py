@@ -118,6 +118,8 @@ def make_numbers(frame: pd.DataFrame, names: Sequence[str], path: Path, layout: 
         what = f"columns {', '.join(some)}{more} hold words, as {first} {words[first]}"
     if any(name in layout.targets for name in words):
         raise DataError(f"{path}: {what}; a target among several is a number")
+    if layout.weights in words:
+        raise DataError(f"{path}: {what}; weights are numbers >= 0")
     codes = f"for a column of 0 and 1 for each word, type {typed('dataset.categorical', [*layout.categorical, *some])}"
     if dates := [name for name in words if holds_dates(frame[name])]:
         said = f"column {dates[0]} holds dates, as {words[dates[0]]}; make numbers of them, as days since the first"

@@ -105,13 +105,10 @@ def _checked_frame(path: Path, layout: Layout, least: int) -> tuple[pd.DataFrame
 
 
 def _with_weights(frame: pd.DataFrame, path: Path, layout: Layout) -> pd.DataFrame:
-    """The rows but those of weight 0, said if there are some; DataError for weights that are no numbers >= 0."""
+    """The rows but those of weight 0; DataError for weights that are no numbers >= 0."""
     name = str(layout.weights)
     make_numbers(frame, [name], path, layout)
-    counts = counted(frame[name].fillna(1.0).to_numpy(), f"{path}: column {name}")
-    if not counts.all():
-        warn_once(f"{path}: {int((~counts).sum())} rows have the weight 0", ", and are left out")
-    return frame[counts]
+    return frame[counted(frame[name].fillna(1.0).to_numpy(), f"{path}: column {name}")]
 
 
 def _with_targets(frame: pd.DataFrame, path: Path, layout: Layout) -> pd.DataFrame:

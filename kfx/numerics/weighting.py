@@ -79,5 +79,6 @@ def of_scaled(regularization: Regularization, roots: torch.Tensor) -> WeightedRe
 
 
 def scaled(matrix: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:
-    """Return SMS, (n, n), float64. matrix: M, (n, n). roots: √w, (n,)."""
-    return matrix.to(torch.float64) * roots[:, None] * roots
+    """Return SMS, (n, n), in M's dtype, by whose round-off factorisations add jitter. matrix: M, (n, n). roots: √w,
+    (n,)."""
+    return (matrix * torch.outer(roots, roots)).to(matrix.dtype)
