@@ -30,7 +30,19 @@ from kfx.evaluation.systems import InMemory
 from kfx.kernels import RBF, Regularized
 from kfx.numerics import calibration
 from kfx.numerics.regularization import SCALES, Regularization
-from kfx.objectives import crps, gcv, interpolation_error, loo, loo_likelihood, nll, rho, rho_polarized, rho_prediction
+from kfx.objectives import (
+    alignment,
+    crps,
+    gcv,
+    interpolation_error,
+    loo,
+    loo_likelihood,
+    nll,
+    rho,
+    rho_polarized,
+    rho_prediction,
+)
+from kfx.objectives.by_inverse import rho_by_inverse
 from kfx.optimizers.loss import Loss
 from kfx.outcomes import ConfigError
 from kfx.sampling.samplers import Batch
@@ -131,6 +143,7 @@ def gcv_by_hand(gram, y, w):
 
 BY_HAND = {
     "rho": (rho, rho_by_hand),
+    "rho by inverses": (rho_by_inverse, rho_by_hand),
     "rho_polarized": (rho_polarized, rho_polarized_by_hand),
     "interpolation_error": (
         interpolation_error,
@@ -207,6 +220,8 @@ def test_weights_that_do_not_fit_are_refused():
     for wrong in (w[:-1], np.where(w == w[3], 0.0, w), np.where(w == w[3], np.nan, w)):
         with pytest.raises(ValueError, match=f"weights: expected {N} finite numbers > 0"):
             nll(gram, y, N_C, 0.3, weights=wrong)
+    with pytest.raises(ValueError, match="alignment takes none"):
+        alignment(gram, y, N_C, 0.3, weights=w)
 
 
 # ---- whole weights are repeated points
@@ -394,9 +409,8 @@ def test_weights_are_routed_through_pipelines_and_searches():
             "dataset.weights=sample_weight: optimizer=flow_euler moves points; flows take no",
         ),
         ({"solver": "nystrom"}, "evaluation.solver=nystrom takes no weights"),
-        ({"objective": "alignment"}, "objective=alignment takes no weights as it is set"),
-        ({"objective": {"name": "rho", "solver": "inverse"}}, "objective=rho takes no weights as it is set"),
-        ({"objective": lambda *_: (0.0, None)}, "objective=given takes no weights as it is set"),
+        ({"objective": "alignment"}, "objective=alignment takes no weights"),
+        ({"objective": lambda *_: (0.0, None)}, "objective=given takes no weights"),
         ({"outputs": {"reduce": "pca"}}, "outputs.reduce=pca takes no weights"),
     ],
 )

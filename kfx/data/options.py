@@ -60,7 +60,7 @@ class DatasetOption(Option, DatasetPart):
         needs(STILL_POINTS, "flows take no weights, use adam", "weights"),
         refuses(
             lambda _, c: not c.objective.takes_weights,
-            "objective={config.objective.name} takes no weights as it is set; use nll, loo, rho_prediction or rho",
+            "objective={config.objective.name} takes no weights; use nll, loo, rho_prediction or rho",
             "weights",
         ),
         refuses(

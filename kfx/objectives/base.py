@@ -55,8 +55,8 @@ class Objective:
 
         gram: Θ, (N_f, N_f), the sample's points first. y: (N_f,) or (N_f, outputs). sample_size: N_c, 1 ≤ N_c < N_f.
         regularization: λ; a plain number is absolute. weights: w, (N_f,), > 0: a point's noise is λ / w, its squared
-        error counts w times. settings: keywords of the function. Raises ValueError for arguments that do not match,
-        NumericalError where the value cannot be computed.
+        error counts w times; the function gets the plain problem of `kfx.numerics.weighting`. settings: keywords of the
+        function. Raises ValueError for arguments that do not match, NumericalError where the value cannot be computed.
         """
         if weights is not None:
             matrix = gram.gram if isinstance(gram, Factored) else gram

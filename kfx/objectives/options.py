@@ -97,7 +97,7 @@ class AutoOption(ObjectiveOption):
 @option("objective", "rho", "Relative error of the sample's interpolant in the RKHS norm (Owhadi & Yoo 2019, eq. 3.4)")
 class RhoOption(ObjectiveOption):
     symbol = "ρ"
-    compares_norms = True
+    compares_norms = takes_weights = True
 
     solver: str = word(
         "cholesky | inverse",
@@ -106,10 +106,6 @@ class RhoOption(ObjectiveOption):
 
     @property
     def rho_has_law(self) -> bool:  # type: ignore[override]
-        return self.solver == "cholesky"
-
-    @property
-    def takes_weights(self) -> bool:  # type: ignore[override]
         return self.solver == "cholesky"
 
     def build(self) -> Objective:
