@@ -249,7 +249,7 @@ def ntk(data: Dataset) -> tuple[float, Predicted]:
 
     def error(kernel: NTK) -> float:
         fitted = KernelFlowClassifier(kernel, **UNTRAINED).fit(data.x_train[some], data.labels_train[some])
-        targets, left_out = fitted._predictor.interpolant.left_out()
+        targets, left_out, _ = fitted._predictor.interpolant.left_out()
         return float(np.mean((targets - left_out) ** 2))
 
     fitted = KernelFlowClassifier(min(NTKS, key=error), **UNTRAINED).fit(data.x_train, data.labels_train)

@@ -30,13 +30,26 @@ from tests.slow import slow_after
 FEW = {"iterations": 5}
 
 
+REPEATED = "weights count relative to their mean; repeated rows change batches and what is left out for lambda"
+OF_FLOWS = "flows take no weights"
+
+
+def known_failures(estimator):
+    """Checks of scikit-learn that do not hold, with the reason."""
+    if "flow_euler" in repr(estimator.optimizer):
+        names = "check_sample_weight_equivalence_on_dense_data", "check_sample_weights_not_overwritten"
+        return dict.fromkeys(names, OF_FLOWS)
+    return {"check_sample_weight_equivalence_on_dense_data": REPEATED}
+
+
 @parametrize_with_checks(
     [
         KernelFlowRegressor(optimizer=FEW),
         KernelFlowClassifier(optimizer=FEW),
         KernelFlowTransformer(optimizer=FEW),
         KernelFlowRegressor(optimizer={"name": "flow_euler", **FEW}),
-    ]
+    ],
+    expected_failed_checks=known_failures,
 )
 def test_scikit_learns_checks(estimator, check):
     check(estimator)

@@ -36,6 +36,8 @@ class DatasetPart(Part, Protocol):
     """Whether its targets are computed and hold no noise."""
     is_series: ClassVar[bool] = False
     """Whether its points are windows of series, from which forecasts are made."""
+    weights: ClassVar[Several] = None
+    """Where the points' weights come from; None for none."""
     preprocess: list[str]
 
     def size(self) -> int: ...
@@ -84,6 +86,8 @@ class ObjectivePart(Part, Protocol):
     """Whether ρ of a batch is computed from a Cholesky factor, so that it has the law of `kfx.numerics.rho_law`."""
     is_of_deep_kernels: ClassVar[bool] = False
     """Whether the objective is for deep kernel machines, which take no other objective."""
+    takes_weights: ClassVar[bool] = False
+    """Whether its value for SΘS, SY and λ is that of points with the weights S² (`kfx.numerics.weighting`)."""
 
     def build(self) -> Built: ...
 
@@ -132,6 +136,7 @@ class EvaluationPart(Part, Protocol):
     n_interpolation: list[int] | None
     rho: bool
     posterior_variance: bool
+    solver: str
     regularization: Several
 
     def forecast_steps(self) -> int | None:

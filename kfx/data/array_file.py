@@ -16,7 +16,7 @@ import numpy as np
 from kfx.data import row_file
 from kfx.data.files import require_file
 from kfx.data.new_rows import Chunk
-from kfx.data.own import Points, Targets, as_targets, looks_channels_last
+from kfx.data.own import Points, Targets, as_targets, counted, looks_channels_last
 from kfx.data.table_columns import LARGEST, require_numbers
 from kfx.outcomes import DataError
 
@@ -27,30 +27,46 @@ _ONE, _TWO = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 _MOST_BYTES = 8 << 30
 
 
-def read(path: Path, task: str, channels: str) -> Points:
+def read(path: Path, task: str, channels: str, weights: str | None = None) -> Points:
     """The points of an .npz file: x and y, or x_train, y_train, x_test and y_test.
+
+    weights: the name of an array beside x and y, or, with `_train` and `_test`, of two; what has weight 0 is left out.
 
     channels: `first` if images are (n, channels, height, width), `last` if they are (n, height, width, channels);
     `auto`: first, DataError for a shape that looks like last.
     """
     require_file(path, (".npz",))
+    if weights in _ONE:
+        raise DataError(f"{path}: {weights} holds the points or their targets; name the array of weights")
     shapes = _shapes(path)
-    names = next((names for names in (_ONE, _TWO) if set(names) == set(shapes)), None)
+    further = {} if weights is None else {_ONE: (weights,), _TWO: (f"{weights}_train", f"{weights}_test")}
+    names = next((names for names in (_ONE, _TWO) if {*names, *further.get(names, ())} == set(shapes)), None)
     if names is None:
-        raise DataError(
-            f"{path}: holds {', '.join(sorted(shapes)) or 'nothing'}; expected x and y, or {', '.join(_TWO)}"
-        )
+        also = [f", {' and '.join(each)}" for each in further.values()] or ["", ""]
+        expected = f"x and y{also[0]}, or {', '.join(_TWO)}{also[1]}"
+        raise DataError(f"{path}: holds {', '.join(sorted(shapes)) or 'nothing'}; expected {expected}")
     arrays = _loaded(path, names)
     x = [_points(path, name, array, channels) for name, array in zip(names[::2], arrays[::2], strict=True)]
     y = [_target(path, name, array) for name, array in zip(names[1::2], arrays[1::2], strict=True)]
-    for name, own, other in zip(names[1::2], y, x, strict=True):
+    of_weights = further.get(names, ())
+    w = [each.reshape(each.shape[0] if each.ndim else 1, -1) for each in _loaded(path, of_weights)]
+    for name, own, other in zip((*names[1::2], *of_weights), (*y, *w), (*x, *x[: len(w)]), strict=True):
         if len(own) != len(other):
             raise DataError(f"{path}: {name} has {len(own)} entries, x {len(other)}; expected as many")
     if len({each.shape[1:] for each in x}) > 1 or len({(each.shape[1:], each.dtype.kind == "U") for each in y}) > 1:
         raise DataError(f"{path}: training and test points, or their targets, have different shapes")
     targets: Targets = as_targets(np.concatenate(y), task, f"{path}: {', '.join(names[1::2])}")
     is_test = None if names is _ONE else np.arange(len(x[0]) + len(x[1])) >= len(x[0])
-    return Points(np.concatenate(x), targets, is_test)
+    points = Points(np.concatenate(x), targets, is_test)
+    return points if weights is None else _with_weights(points, np.concatenate(w), f"{path}: {', '.join(of_weights)}")
+
+
+def _with_weights(points: Points, weights: np.ndarray, where: str) -> Points:
+    """The points but those of weight 0. weights: (n, 1). where: begins the message of an error."""
+    if weights.dtype.kind not in "biuf" or weights.shape[1:] != (1,):
+        raise DataError(f"{where}: of weights expected a number for each point, (n,)")
+    found = weights[:, 0].astype(np.float64)
+    return points.but(counted(found, where), found)
 
 
 def new_points(path: Path, channels: str = "first") -> np.ndarray:

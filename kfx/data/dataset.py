@@ -12,6 +12,7 @@ import numpy as np
 from kfx.config.choices import WARPS
 from kfx.data.steps import USUAL, Map, StepSettings, fitted
 from kfx.data.warps import Warp
+from kfx.numerics.means import mean_and_deviation, weighted_mean
 from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
 
@@ -43,6 +44,8 @@ class Dataset:
     maps: the steps of preprocessing, which take other points to where these are.
     varying: the outputs that kernels learn, (k,); None for all. The others are constant: their mean is the prediction,
         and their scale 0.
+    weights_train, weights_test: (n,), > 0, or None for all alike: the noise of a training point is λ over its weight,
+        and metrics are weighted means over the test points. Their unit does not matter.
     """
 
     name: str
@@ -64,10 +67,21 @@ class Dataset:
     warp: Warp | None = None
     maps: tuple[Map, ...] = ()
     inflation: np.ndarray | float = 1.0
+    weights_train: np.ndarray | None = None
+    weights_test: np.ndarray | None = None
 
     def mapped(self, x: np.ndarray) -> np.ndarray:
         """Points x, (m, …), after the steps of preprocessing."""
         return reduce(lambda points, each: each(points), self.maps, x) if len(x) else x
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """The training points' weights with the mean 1, (n,), so that λ keeps its unit; None for all alike."""
+        return None if self.weights_train is None else self.weights_train / self.weights_train.mean()
+
+    def mean_over_test(self, values: np.ndarray) -> float:
+        """Return the mean of values at the test points, (m, …), weighted if the points are."""
+        return weighted_mean(values, self.weights_test)
 
     @property
     def targets(self) -> np.ndarray:
@@ -197,6 +211,11 @@ def checked(data: Dataset, image: tuple[int, ...] | None, has_classes: bool) -> 
             raise DataError(f"dataset {data.name}: labels_{name} has {len(labels)} entries, x_{name} {len(x)}")
         if not np.isfinite(y.sum()) or not np.isfinite(x.sum()):
             raise DataError(f"dataset {data.name}: x_{name} or y_{name} holds what is no finite number")
+        weights = getattr(data, f"weights_{name}")
+        if weights is not None and not (
+            np.shape(weights) == (len(x),) and np.isfinite(weights).all() and np.all(weights > 0)
+        ):
+            raise DataError(f"dataset {data.name}: weights_{name} is no array of {len(x)} finite numbers > 0")
     if data.x_train.shape[1:] != data.x_test.shape[1:] or data.y_train.shape[1:] != data.y_test.shape[1:]:
         raise DataError(f"dataset {data.name}: training and test points or targets have different shapes")
     return data
@@ -266,7 +285,7 @@ def take(name: str, n: int, wanted: int | None, rng: np.random.Generator) -> np.
 def some_rows(data: Dataset, most: int, rng: np.random.Generator) -> Dataset:
     """The data set with at most so many training points, drawn at random, and without test points."""
     some, nothing = np.sort(rng.permutation(len(data.x_train))[:most]), slice(0)
-    labels = data.labels_train
+    labels, weights = data.labels_train, data.weights_train
     return replace(
         data,
         x_train=data.x_train[some],
@@ -275,6 +294,8 @@ def some_rows(data: Dataset, most: int, rng: np.random.Generator) -> Dataset:
         y_test=data.y_test[nothing],
         labels_train=None if labels is None else labels[some],
         labels_test=None if labels is None else labels[nothing],
+        weights_train=None if weights is None else weights[some],
+        weights_test=None if weights is None else weights[nothing],
     )
 
 
@@ -315,6 +336,8 @@ def folds(data: Dataset, count: int, shuffle: bool, rng: np.random.Generator) ->
                 f"evaluation.folds={count}: one of them leaves {len(rest)} training points of {which}; {how}"
             )
         points = replace(data, x_train=x[rest], y_train=y[rest], x_test=x[held], y_test=y[held])
+        if (weights := data.weights_train) is not None:
+            points = replace(points, weights_train=weights[rest], weights_test=weights[held])
         return points if labels is None else replace(points, labels_train=labels[rest], labels_test=labels[held])
 
     if shuffle and labels is not None:
@@ -349,7 +372,7 @@ def with_targets(data: Dataset, how: str) -> Dataset:
             with_targets(replace(data, y_train=warp(data.y_train)), "standardized"), y_train=data.y_train, warp=warp
         )
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, deviation = data.y_train.mean(axis=0), data.y_train.std(axis=0)
+        mean, deviation = mean_and_deviation(data.y_train, data.weights_train)
         constant = is_constant(data.y_train)
     if how == "as_given" and (constant.all() or not constant.any()):
         return data

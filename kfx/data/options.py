@@ -11,7 +11,7 @@ from kfx.config.fields import MOST_POINTS, FieldError, Several, nested, number, 
 from kfx.config.nodes import make_option
 from kfx.config.option import Option, Settings, option
 from kfx.config.parts import ConfigView, DatasetPart
-from kfx.config.rules import IMAGES, needs, refuses, rows
+from kfx.config.rules import IMAGES, STILL_POINTS, needs, refuses, rows
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
@@ -73,6 +73,28 @@ class DatasetOption(Option, DatasetPart):
             "standardized",
             "targets",
         ),
+        needs(STILL_POINTS, "flows take no weights, use adam", "weights"),
+        refuses(
+            lambda _, c: not c.objective.takes_weights,
+            "objective={config.objective.name} takes no weights; use nll, loo, rho_prediction or rho",
+            "weights",
+        ),
+        refuses(
+            lambda _, c: c.evaluation.solver == "nystrom",
+            "evaluation.solver=nystrom takes no weights; set cholesky, without centres and choose",
+            "weights",
+        ),
+        refuses(
+            lambda _, c: c.outputs.reduce != "none",
+            "outputs.reduce={config.outputs.reduce} takes no weights; set none",
+            "weights",
+        ),
+        refuses(
+            lambda _, c: c.follow.every + c.follow.last > 0,
+            "follow takes no weights; set follow.every=0 and follow.last=0",
+            "weights",
+        ),
+        refuses(lambda _, c: c.kernel_check, "kernel_check takes no weights; set kernel_check=false", "weights"),
     )
 
     pool: ClassVar[int | None] = None
@@ -89,6 +111,8 @@ class DatasetOption(Option, DatasetPart):
         from kfx.data.dataset import checked
 
         built = self.build(rng)
+        if built.weights_train is not None and self.weights is None:
+            raise DataError(f"dataset {self.name}: has weights_train; set `weights` in its option, to say that it has")
         return built if self.origin == "kfx" else checked(built, self.image, self.has_classes)
 
     def class_names(self) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class Points:
 
     is_test: (n,), True for test points; None if the file does not say. encoding: of the rows of a table, as all of them
     say, and cells: their features as read, (n, columns); else None.
+    weights: (n,), > 0, or None.
     """
 
     x: np.ndarray
@@ -48,6 +49,15 @@ class Points:
     is_test: np.ndarray | None = None
     encoding: Encoding | None = None
     cells: pd.DataFrame | None = None
+    weights: np.ndarray | None = None
+
+    def but(self, counts: np.ndarray, weights: np.ndarray) -> Points:
+        """Those that count, with their weights. counts, weights: (n,)."""
+        y, labels, classes = self.targets.y[counts], self.targets.labels, self.targets.classes
+        targets = Targets(y, None if labels is None else labels[counts], classes)
+        is_test = None if self.is_test is None else self.is_test[counts]
+        cells = None if self.cells is None else self.cells[counts]
+        return Points(self.x[counts], targets, is_test, self.encoding, cells, weights[counts])
 
     def feature_count(self, train: np.ndarray | None) -> int:
         """The number of features that training points have. train: a mask, (n,); None for all points."""
@@ -134,6 +144,18 @@ def _name(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
+def counted(weights: np.ndarray, where: str) -> np.ndarray:
+    """Which points have a weight that is not zero, (n,). DataError for weights, (n,), that are no finite numbers >= 0,
+    and if all are zero. where: begins the message."""
+    require_numbers(weights, where)
+    if (weights < 0).any():
+        row = int(np.argmax(weights < 0))
+        raise DataError(f"{where}: holds {weights[row]:g} in row {row + 1}; weights are numbers >= 0")
+    if not (counts := weights > 0).any():
+        raise DataError(f"{where}: every weight is 0, which leaves no point; take other weights")
+    return counts
+
+
 def as_dataset(
     name: str, points: Points, fraction: float, n_train: int | None, n_test: int | None, rng: np.random.Generator
 ) -> Dataset:
@@ -152,6 +174,8 @@ def as_dataset(
         which = "one class" if labels is not None else "one value"
         raise DataError(f"dataset {name}: the targets of its {len(train)} training points are {which}; take others")
     data = Dataset(name, points.x[train], y[train], points.x[test], y[test])
+    if (weights := points.weights) is not None:
+        data = replace(data, weights_train=weights[train], weights_test=weights[test])
     if labels is not None:
         data = _with_classes(data, labels[train], labels[test], points.targets.classes)
     if points.encoding is None or points.cells is None:

@@ -111,6 +111,15 @@ class OwnFile(FromFile, OwnDataset, abc.ABC):
     path: str | None = None
     task: str = "auto"
     test: Several = None
+    weights: Several = ranged(  # type: ignore[misc]
+        None,
+        "the name of a column or an array",
+        lambda v: isinstance(v, (str, int, float)) and not isinstance(v, bool),
+        "column of a table, or array beside x and y, or two beside x_train and x_test with these endings, of weights "
+        ">= 0: the noise of a training point is lambda over its weight, and squared errors count by weight, on test "
+        "points too; 0 leaves a point out, and only ratios matter",
+        null="all points alike",
+    )
     predict: str | None = ranged(
         None,
         "the path of a file",
@@ -119,7 +128,7 @@ class OwnFile(FromFile, OwnDataset, abc.ABC):
         null="none",
     )
 
-    implied = {**OwnDataset.implied, "predict": None}  # noqa: RUF012
+    implied = {**OwnDataset.implied, "weights": None, "predict": None}  # noqa: RUF012
 
     @abc.abstractmethod
     def read(self) -> Points:
@@ -271,6 +280,7 @@ class OwnTableOption(RowFile, OwnFile):
             self.task,
             self.missing,
             form,
+            None if self.weights is None else str(self.weights),
         )
         if self.categorical != "auto":
             return layout
@@ -348,7 +358,8 @@ class OwnArraysOption(OwnFile):
         return image(self.file(), self.channels) if self.path is not None else None
 
     def read(self) -> Points:
-        return _arrays(changes(self.file()), self.task, self.channels)
+        weights = None if self.weights is None else str(self.weights)
+        return _arrays(changes(self.file()), self.task, self.channels, weights)
 
     def encoding_of_rows(self, shape: tuple[int, ...]) -> PointEncoding:
         from kfx.data.array_file import PointEncoding
@@ -357,7 +368,7 @@ class OwnArraysOption(OwnFile):
 
 
 @lru_cache(maxsize=4)
-def _arrays(file: tuple[str, ...], task: str, channels: str) -> Points:
+def _arrays(file: tuple[str, ...], task: str, channels: str, weights: str | None) -> Points:
     from kfx.data.array_file import read
 
-    return read(Path(file[0]), task, channels)
+    return read(Path(file[0]), task, channels, weights)

@@ -32,7 +32,8 @@ class Layout:
 
     targets, features: columns; with no features, all columns that have no other use. exclude: columns to leave out.
     categorical: features of which every value becomes one of 0 and 1. test: a column that marks test rows, or None.
-    missing: how to treat missing values. form: how the file is written.
+    missing: how to treat missing values. form: how the file is written. weights: a
+    column, or None.
     """
 
     targets: tuple[str, ...]
@@ -43,6 +44,12 @@ class Layout:
     task: str = "auto"
     missing: str = "refuse"
     form: Form = PLAIN
+    weights: str | None = None
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The columns with a use that are no features: targets, marks of test rows, weights."""
+        return *self.targets, *(name for name in (self.test, self.weights) if name is not None)
 
     def left_out(self, names: Sequence[str]) -> str:
         """The setting to type in order to leave out these features."""
@@ -54,17 +61,17 @@ class Layout:
 
 def require_present(frame: pd.DataFrame, path: Path, layout: Layout) -> None:
     """DataError for missing values, if nothing says how to fill them, and but with `auto` for an empty column."""
-    features = [name for name in frame.columns if name not in (*layout.targets, layout.test)]
-    checked = [*layout.targets, *([layout.test] if layout.test else [])]
+    features = [name for name in frame.columns if name not in layout.beside]
+    checked = list(layout.beside)
     checked += features if layout.missing == "refuse" else []
     absent = frame[checked].isna()
     if not absent.any(axis=None):
         if layout.missing != "auto" and (empty := [name for name in features if frame[name].isna().all()]):
             raise DataError(f"{path}: column {empty[0]} is empty; {layout.left_out(empty)}")
         return
-    rows = [str(i + 1) for i in np.flatnonzero(absent.any(axis=1))]
+    rows = [str(i + 1) for i in frame.index[absent.any(axis=1)]]
     names = [name for name in checked if absent[name].any()]
-    of_target = any(name in layout.targets or name == layout.test for name in names)
+    of_target = any(name in layout.beside for name in names)
     remedy = "drop" if of_target and not frame[features].isna().any(axis=None) else "mean, median or drop"
     more = ", …" if len(rows) > MOST_SHOWN else ""
     raise DataError(

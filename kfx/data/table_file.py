@@ -14,7 +14,7 @@ from kfx.config.overrides import typed
 from kfx.data.column_kinds import Fault, Kind, Numbers, Words, as_kind, kind_of, told
 from kfx.data.files import warn_once
 from kfx.data.new_rows import Encoding
-from kfx.data.own import Points, as_targets
+from kfx.data.own import Points, as_targets, counted
 from kfx.data.row_file import columns, is_parquet, near, require_header, require_names, require_once
 from kfx.data.row_file import read as read_rows
 from kfx.data.table_columns import (
@@ -52,7 +52,8 @@ def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
     warn_of_identifiers(like_rows, path, layout)
     cells = frame[list(kinds)]
     encoding = Encoding(layout, kinds).fitted(cells)
-    return Points(encoding.encode(cells).x, targets, is_test, encoding, cells)
+    weights = None if layout.weights is None else frame[layout.weights].to_numpy(dtype=np.float64)
+    return Points(encoding.encode(cells).x, targets, is_test, encoding, cells, weights)
 
 
 def _checked(
@@ -94,7 +95,7 @@ def _checked_frame(
     as_text = (*layout.categorical, *(layout.targets if of_classes else ()))
     used = _used(columns(path, layout.form), layout, path)
     frame = read_rows(path, used, layout.form, as_text=as_text, dates=used, least=least)
-    special = {*layout.targets, layout.test, *layout.categorical}
+    special = {*layout.beside, *layout.categorical}
     found = {name: kind(name, frame[name]) for name in frame.columns if name not in special}
 
     def features() -> None:
@@ -122,6 +123,8 @@ def _checked_frame(
             require_present(frame, path, layout)
 
     _require_all(path, features, targets, complete)
+    if layout.weights is not None:
+        frame = _with_weights(frame, path, layout)
     like_rows = identifiers(frame, [name for name, own in found.items() if isinstance(own, Numbers)])
     if layout.missing == "drop":
         frame = frame[frame.notna().all(axis=1)].reset_index(drop=True)
@@ -130,6 +133,7 @@ def _checked_frame(
     elif layout.missing not in ("auto", "refuse"):
         frame = _with_targets(frame, path, layout)
     require_present(frame, path, layout)
+    frame = frame.reset_index(drop=True)
     return frame, {name: own for name, own in found.items() if not isinstance(own, Fault)}, like_rows
 
 
@@ -153,6 +157,13 @@ def _require_all(path: Path, *checks: Callable[[], None]) -> None:
         raise DataError(f"{path}: {'; and '.join(wrong)}")
 
 
+def _with_weights(frame: pd.DataFrame, path: Path, layout: Layout) -> pd.DataFrame:
+    """The rows but those of weight 0; DataError for weights that are no numbers >= 0."""
+    name = str(layout.weights)
+    frame[name] = as_numbers(frame[name], f"{path}: column {name}", layout.form)
+    return frame[counted(frame[name].fillna(1.0).to_numpy(), f"{path}: column {name}")]
+
+
 def _with_targets(frame: pd.DataFrame, path: Path, layout: Layout) -> pd.DataFrame:
     """The rows that have a target, said if some have none: there is nothing to learn from, or to measure by."""
     absent = frame[list(layout.targets)].isna().any(axis=1)
@@ -165,7 +176,7 @@ def _with_targets(frame: pd.DataFrame, path: Path, layout: Layout) -> pd.DataFra
 def of_words(path: Path, layout: Layout) -> tuple[str, ...]:
     """The features that hold words rather than numbers, by the first 10 000 rows (`holds_words`)."""
     known = columns(path, layout.form)
-    used = [name for name in _used(known, layout, path) if name not in (*layout.targets, layout.test)]
+    used = [name for name in _used(known, layout, path) if name not in layout.beside]
     frame = read_rows(path, used, layout.form, dates=used, most=_ROWS_FOR_KINDS)
     kinds = {name: frame[name].dtype.kind if hasattr(frame[name].dtype, "kind") else "O" for name in used}
     return tuple(name for name in used if kinds[name] not in "biufc" and holds_words(frame[name], layout.form))
@@ -178,7 +189,10 @@ def _used(known: Sequence[str], layout: Layout, path: Path) -> list[str]:
         raise ConfigError(f"dataset.target=null: expected a column of {path}: {near('', known)}")
     if layout.test in layout.targets:
         raise ConfigError(f"dataset.test={layout.test}: is the target; expected a column that tells test points")
-    special = {*layout.targets, *([layout.test] if layout.test else [])}
+    if layout.weights is not None and layout.weights in (*layout.targets, layout.test):
+        what = "the target" if layout.weights in layout.targets else "the test column"
+        raise ConfigError(f"dataset.weights={layout.weights}: is {what}; expected a column of weights")
+    special = set(layout.beside)
     features = layout.features
     if features is None:
         features = tuple(name for name in known if name not in {*special, *layout.exclude})
@@ -187,17 +201,18 @@ def _used(known: Sequence[str], layout: Layout, path: Path) -> list[str]:
             no_name = f"column {place} has no name, as the row numbers that pandas writes"
             raise DataError(f"{path}: {no_name}; {layout.left_out([''])}, or list dataset.features")
     named = {"features": layout.features or (), "exclude": layout.exclude}
-    asked = {"target": layout.targets, **named, "categorical": layout.categorical}
+    own = () if layout.weights is None else (layout.weights,)
+    asked = {"target": layout.targets, **named, "categorical": layout.categorical, "weights": own}
     require_names(path, known, asked)
     for name in layout.categorical:
         if name not in features:
             raise ConfigError(f"dataset.categorical={name}: is none of the features; leave it out there")
     for name in features:
         if name in special:
-            raise ConfigError(f"dataset.features={name}: is the target or the test column; leave it out there")
+            raise ConfigError(f"dataset.features={name}: is {_use(name, layout)}; leave it out there")
     for name in layout.exclude:
         if name in {*special, *(layout.features or ())}:
-            what = "the target or the test column" if name in special else "one of dataset.features"
+            what = _use(name, layout) if name in special else "one of dataset.features"
             raise ConfigError(f"dataset.exclude={name}: is {what}; leave it out there")
     if not features:
         raise DataError(f"{path}: no column is left for the features beside {', '.join(sorted(special))}")
@@ -207,6 +222,10 @@ def _used(known: Sequence[str], layout: Layout, path: Path) -> list[str]:
         )
     require_once(path, known, [*special, *features], "features")
     return [name for name in known if name in {*special, *features}]
+
+
+def _use(name: str, layout: Layout) -> str:
+    return "the column of weights" if name == layout.weights else "the target or the test column"
 
 
 def _stacked(frame: pd.DataFrame, other: pd.DataFrame, layout: Layout, path: Path, test_path: Path) -> pd.DataFrame:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from kfx.config.choices import STEPS
 from kfx.config.option import Option
@@ -217,20 +217,23 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     # ---- the fit
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from points X, (n, features) or (n, channels, height, width), and targets y.
+
+        sample_weight: w ≥ 0, (n,); the noise of a point is λ / w, w over the mean, and its squared error counts
+        w times. 0 leaves a point out. None: all alike.
 
         An error or an interruption leaves the estimator as it was: one that was fitted before still predicts.
             ValueError for arrays that do not fit, DataError if all points or all targets are equal, ConfigError for
             wrong settings, NumericalError if the arithmetic fails.
         """
         aside = copy.copy(self)
-        aside._learn(X, y)
+        aside._learn(X, y, sample_weight)
         self.__dict__ = aside.__dict__
         return self
 
     @abc.abstractmethod
-    def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
+    def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         """Fit to X and y."""
 
     def _checked(self, X: ArrayLike, y: ArrayLike, **options: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -290,9 +293,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             raise ConfigError(f"scale={self.scale!r}: expected auto, None or a list of {', '.join(STEPS)}")
         return list(self.scale)
 
-    def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None) -> None:
+    def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None, weights: np.ndarray | None = None) -> None:
         """Fit the kernel to points (n, …) and targets (n, outputs), and solve for the coefficients. labels: (n,), or
-        None."""
+        None. weights: > 0, (n,), or None."""
         for name in ("trace_", "remarks_", "regularization_", "kernel_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         self.components_ = []
@@ -304,12 +307,13 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
         settings |= {name: getattr(self, name) for name in EVALUATION}
         settings |= {"n_interpolation": None if size is None else [int(size)]}
-        config = as_config(settings, x.shape, image, labels is not None, self.targets, self._steps(), self._seed_)
+        given = settings, x.shape, image, labels is not None, self.targets, self._steps(), self._seed_
+        config = as_config(*given, has_weights=weights is not None)
         nothing, of_none = x[:0], None if labels is None else labels[:0]
-        data = Dataset("given", x, y, nothing, y[:0], labels, of_none, features=self._features)
+        data = Dataset("given", x, y, nothing, y[:0], labels, of_none, features=self._features, weights_train=weights)
         if config.outputs.is_separate:
             data = config.outputs.applied(config.dataset.preprocessed(data))
-            self.components_ = [self._of_one_output().fit(x, column) for column in data.targets.T]
+            self.components_ = [self._of_one_output().fit(data.x_train, own, weights) for own in data.targets.T]
             self.kernel_: Kernel = self.components_[-1].kernel_
             self._predictor: Predictor | Separate = Separate(
                 [part for each in self.components_ for part in each._predictor.parts],
@@ -326,8 +330,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             return
         order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[:size]
         points, targets = data.x_train[order], data.targets[order]
+        used = None if data.weights is None else data.weights[order]
         self._predictor = Predictor.solved(
-            fitted.kernel, points, targets, fitted.regularization, units, fitted.arithmetic
+            fitted.kernel, points, targets, fitted.regularization, units, fitted.arithmetic, used
         )
 
     def holding(self, predictor: Predictor | Separate) -> Self:
@@ -395,3 +400,19 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def _scaled(self, x: np.ndarray) -> np.ndarray:
         """Points x, (n, …), after the steps of preprocessing."""
         return self._predictor.units.mapped(x)
+
+
+def counted(
+    x: np.ndarray, y: np.ndarray, sample_weight: ArrayLike | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return the points (n, …) and targets (n, …) of weights above 0, and these weights: None if they are equal, since
+    only ratios matter, and without any. ValueError for weights that are no finite numbers ≥ 0, and if fewer than two
+    are above 0."""
+    if sample_weight is None:
+        return x, y, None
+    weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    counts = weights > 0
+    if counts.sum() < 2:
+        raise ValueError(f"sample_weight: {counts.sum()} of {len(x)} weights are above 0; expected two or more")
+    own = weights[counts]
+    return x[counts], y[counts], own if own.min() < own.max() else None

@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from kfx.data.dataset import one_hot
-from kfx.estimators.base import KernelFlow
+from kfx.estimators.base import KernelFlow, counted
 
 
 class KernelFlowClassifier(ClassifierMixin, KernelFlow):
@@ -21,14 +21,15 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
         The classes, in the order of the columns of `decision_function` and `predict_proba`.
     """
 
-    def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
+    def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         """Learn the kernel, and solve for the coefficients. y: (n,), with at least two classes."""
         X, y = self._checked(X, y)
         check_classification_targets(y)
+        X, y, weights = counted(X, y, sample_weight)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y holds one class, {self.classes_[0]!r}; a classification takes two or more classes")
-        self._fit(X, one_hot(labels, len(self.classes_)), labels)
+        self._fit(X, one_hot(labels, len(self.classes_)), labels, weights)
 
     def decision_function(self, X: ArrayLike, return_std: bool = False) -> Any:
         """The predicted target of each class, (n, classes); for two classes the second minus the first, (n,).

@@ -115,7 +115,8 @@ class Model:
                 own = own.of_two_classes() if _is_one_column_of_classes(data) else own
                 return Predictor(kernel, own, units, arithmetic)
             x, y = data.x_train[order], _targets(data)[order]
-            return Predictor.solved(kernel, x, y, found, units, arithmetic)
+            weights = None if data.weights is None else data.weights[order]
+            return Predictor.solved(kernel, x, y, found, units, arithmetic, weights)
 
         predictor: Predictor | Separate
         if config.outputs.is_separate:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 
-from kfx.estimators.base import KernelFlow
+from kfx.estimators.base import KernelFlow, counted
 
 
 class KernelFlowRegressor(RegressorMixin, KernelFlow):
@@ -21,11 +21,12 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
         that the Gaussian process predicts for them; ρ does not see it.
     """
 
-    def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
+    def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         """Learn the kernel, and solve for the coefficients. y: (n,) or (n, outputs)."""
         X, y = self._checked(X, y, multi_output=True, y_numeric=True)
+        X, y, weights = counted(X, y, sample_weight)
         self._is_flat = y.ndim == 1
-        self._fit(X, np.array(y, dtype=np.float64).reshape(len(y), -1), None)
+        self._fit(X, np.array(y, dtype=np.float64).reshape(len(y), -1), None, weights)
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """The prediction at X, (n,) or (n, outputs) as y; with `return_std` also the standard deviation of a target

@@ -52,6 +52,8 @@ def as_config(
     targets: str,
     preprocess: list[str] | None,
     seed: int,
+    *,
+    has_weights: bool = False,
 ) -> Config:
     """The checked config of a run with these settings on points of this shape; ConfigError in one line for a wrong
     setting.
@@ -63,7 +65,7 @@ def as_config(
     if targets not in ("auto", *TARGETS):
         raise ConfigError(f"targets={targets!r}: expected auto, {', '.join(TARGETS)}")
     content = dict(_plain_usual())
-    objects: Settings = {"dataset": _Given(shape, image, has_classes, targets, preprocess)}
+    objects: Settings = {"dataset": _Given(shape, image, has_classes, targets, preprocess, has_weights)}
     for name in NESTED:
         value = settings.get(name)
         if _is_object(value):
@@ -249,19 +251,21 @@ def _as_option(parameter: str, value: Several) -> object:
 class _Given(OwnDataset):
     """Points that are in memory."""
 
-    name = "given"
+    group, name = "dataset", "given"
 
     def __init__(
-        self, shape: tuple[int, ...], image: Image, has_classes: bool, targets: str, preprocess: list[str] | None
+        self,
+        shape: tuple[int, ...],
+        image: Image,
+        has_classes: bool,
+        targets: str,
+        preprocess: list[str] | None,
+        has_weights: bool,
     ) -> None:
-        self.shape, self.n_train, self.n_test, self.preprocess, self.targets = (
-            shape,
-            shape[0],
-            None,
-            preprocess,
-            targets,
-        )
+        self.shape, self.n_train, self.n_test = shape, shape[0], None
+        self.preprocess, self.targets = preprocess, targets
         self.image, self.has_classes, self.pool = image, has_classes, shape[0]  # type: ignore[misc]
+        self.weights = "sample_weight" if has_weights else None  # type: ignore[misc]
 
     def feature_count(self) -> int:
         return math.prod(self.shape[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -61,7 +62,12 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
         )
         self.task = task
 
-    def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:  # type: ignore[override]  # a flow takes no weights
+        """Learn the flow from points X, (n, features) or (n, channels, height, width), and targets y; errors as of
+        `KernelFlowRegressor.fit`."""
+        return super().fit(X, y)
+
+    def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         """Learn the flow. y: (n,) classes or values, or (n, outputs); `task` says which, as for `dataset=table`."""
         X, y = self._checked(X, y, multi_output=True)
         y, task = np.asarray(y), self.task

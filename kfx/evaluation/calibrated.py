@@ -39,9 +39,10 @@ def distribution(interpolant: Interpolant, at: Covariances, data: Dataset) -> di
         return {"deviation": data.moments(mean, deviation)[1], "low": low, "high": high, **found}
     if data.labels_test is None:
         return deviations(in_numpy(interpolant.deviation(at)), data)
-    labels, of_training = (_scores(each) for each in interpolant.left_out())
+    targets, predicted, weights = interpolant.left_out()
+    labels, of_training = _scores(targets), _scores(predicted)
     of_test = _scores(in_numpy(interpolant.mean(at)))
-    sharpness = calibration.sharpness(of_training, labels.argmax(axis=1))
+    sharpness = calibration.sharpness(of_training, labels.argmax(axis=1), weights)
     return {"probability": calibration.probabilities(of_test, sharpness)}
 
 
@@ -60,14 +61,14 @@ def metrics(found: dict[str, np.ndarray], prediction: np.ndarray, data: Dataset)
         return _of_warped(found["learned"], found["learned_deviation"], data)
     if "deviation" in found:
         mean, deviation, y = (data.of_varying(each) for each in (prediction, found["deviation"], data.y_test))
-        fit = calibration.of_values(mean, deviation, y)
+        fit = calibration.of_values(mean, deviation, y, data.weights_test)
         if "components" in found:
             covariance = map(data.of_varying, data.reduction_in_units())
             fit[OF_VECTORS] = calibration.of_vectors(y - mean, found["components"], *covariance)
         return fit
     if "probability" in found:
         assert data.labels_test is not None
-        return calibration.of_classes(found["probability"], data.labels_test)
+        return calibration.of_classes(found["probability"], data.labels_test, weights=data.weights_test)
     return {}
 
 

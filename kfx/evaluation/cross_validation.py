@@ -13,6 +13,7 @@ from kfx.evaluation.disk_stores import DiskStores
 from kfx.kernels.base import Kernel
 from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
+from kfx.numerics.weighting import of_scaled, scaled
 from kfx.outcomes import Event, NumericalError
 
 if TYPE_CHECKING:
@@ -35,13 +36,14 @@ def errors_of_candidates(
     approximation: Approximation | None = None,
     *,
     in_blocks: bool = False,
+    weights: np.ndarray | None = None,
 ) -> list[float]:
     """Return the sum of squared errors of each λ over random folds of at most `points` points; infinite where its
     matrix has no Cholesky factor.
 
     folds: their number; None leaves out one point at a time, by an eigendecomposition, if the matrix fits in memory.
     x: (n, …). y: (n, outputs). points: None for all n. in_blocks: a fold is a block of successive points, as windows of
-        series overlap.
+        series overlap. weights: of the points, (n,), by which squared errors count; in memory alone.
     One Gram matrix serves all folds and candidates; it goes on disk if it does not fit in memory. With an approximation
     all n points are in the five folds of its pass.
     """
@@ -58,9 +60,12 @@ def errors_of_candidates(
         from kfx.evaluation.cross_validation_on_disk import errors_on_disk
 
         return errors_on_disk(disk, kernel, chosen, targets.cpu(), candidates, folds or _FOLDS_ON_DISK)
-    if folds is None:
-        return _errors_left_out(kernel.gram(chosen), targets, candidates)
-    return _errors(kernel.gram(chosen), targets, candidates, folds)
+    gram = kernel.gram(chosen)
+    if weights is not None:
+        roots = torch.as_tensor(weights, device=x.device)[order].sqrt()
+        gram, targets = scaled(gram, roots), targets * roots[:, None]
+        candidates = [of_scaled(each, roots) for each in candidates]
+    return _errors_left_out(gram, targets, candidates) if folds is None else _errors(gram, targets, candidates, folds)
 
 
 def least(candidates: Sequence[Regularization], errors: Sequence[float]) -> Regularization:
@@ -78,7 +83,9 @@ def _errors(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regu
         inner, cross = gram[rest][:, rest], gram[held][:, rest].to(torch.float64)
         for i, candidate in enumerate(candidates):
             try:
-                alpha = coefficients(inner, targets[rest], candidate.of(inner), in_place=False)
+                alpha = coefficients(
+                    inner, targets[rest], candidate.at(torch.as_tensor(rest)).of(inner), in_place=False
+                )
             except NumericalError:
                 errors[i] = math.inf
                 continue

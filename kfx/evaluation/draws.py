@@ -45,7 +45,8 @@ def errors_of_draws(
     for draw, indices in enumerate(parts):
         own = torch.as_tensor(indices, device=x_train.device)
         try:
-            system = InMemory(compare, mapped(x_train[own]), test, scoring.solver, scoring.rcond)
+            weights = None if data.weights is None else data.weights[indices]
+            system = InMemory(compare, mapped(x_train[own]), test, scoring.solver, scoring.rcond, weights=weights)
             mean = system.interpolant(regularization, y_train[own]).mean(system.test)
             found = errors(in_units(mean, data, scoring.clip), data)
             value = 1 - found["accuracy"] if metric == "error" else found["mse"]

@@ -14,6 +14,7 @@ from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.linear_algebra import Factored, solve_lower
 from kfx.numerics.regression import ROWS, inverse_diagonal, left_out_scale, spread_over
+from kfx.numerics.weighting import scaled
 
 
 @dataclass
@@ -121,9 +122,9 @@ class Calibrated(Interpolant):
         predicted variance."""
 
     @abc.abstractmethod
-    def left_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the targets of at most 2000 training points, (j, outputs), and their predictions from points without
-        them, (j, outputs)."""
+    def left_out(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return the targets of at most 2000 training points, (j, outputs), their predictions from points without
+        them, (j, outputs), and their weights, (j,), or None."""
 
     def deviation(self, at: Covariances) -> torch.Tensor:
         """Return the standard deviation of targets observed at x*, (m, outputs)."""
@@ -139,51 +140,61 @@ class Calibrated(Interpolant):
 
 
 class Exact(Calibrated):
-    """From all interpolation points: (K + λI) α = Y.
+    """From all interpolation points: (K + λI) α = Y; with weights w = s² of the points (SKS + λI) S⁻¹α = SY.
 
-    points: X, mapped, (k, …). targets: Y, (k, outputs), float64. kernel: K, of mapped points. gram: K(X, X); None to
-    compute it when the variance needs it.
+    points: X, mapped, (k, …). solution: α, or S⁻¹α, (k, outputs). targets: Y, or SY, (k, outputs), float64. kernel: K,
+    of mapped points. gram: K(X, X), or SKS; None to compute it when the variance needs it. roots: s, (k,), or None.
     """
 
     def __init__(
         self,
         points: torch.Tensor,
-        alpha: torch.Tensor,
+        solution: torch.Tensor,
         effective: float,
         targets: torch.Tensor,
         kernel: Kernel,
         gram: Factored | None = None,
         report: Mapping[str, float] | None = None,
+        roots: torch.Tensor | None = None,
     ) -> None:
-        self.points, self.alpha, self.effective, self.report = points, alpha, effective, report or {}
-        self._targets, self._kernel, self._gram = targets, kernel, gram
+        self.points, self.effective, self.report = points, effective, report or {}
+        self.alpha = solution if roots is None else solution * roots[:, None]
+        self._solution, self._targets, self._kernel, self._gram, self._roots = solution, targets, kernel, gram, roots
 
     def alone(self) -> Exact:
         """Return it without its Gram matrix, which may be large."""
-        return Exact(self.points, self.alpha, self.effective, self._targets, self._kernel, None, self.report)
+        own = self.points, self._solution, self.effective, self._targets, self._kernel, None, self.report
+        return Exact(*own, self._roots)
 
     def __getstate__(self) -> dict[str, object]:
         return vars(self.alone())
 
     @cached_property
     def _factor(self) -> torch.Tensor:
-        return (self._gram or Factored(self._kernel.gram(self.points))).factor(self.effective)
+        if self._gram is not None:
+            return self._gram.factor(self.effective)
+        gram = self._kernel.gram(self.points)
+        return Factored(gram if self._roots is None else scaled(gram, self._roots)).factor(self.effective)
 
     @cached_property
     def _scale(self) -> torch.Tensor:
-        return left_out_scale(self._factor, self.alpha)
+        return left_out_scale(self._factor, self._solution)
 
     def half(self, cross: torch.Tensor) -> torch.Tensor:
-        return solve_lower(self._factor, cross.to(self._factor).mT)
+        own = cross.to(self._factor)
+        return solve_lower(self._factor, (own if self._roots is None else own * self._roots).mT)
 
     def scale(self) -> torch.Tensor:
         return self._scale
 
-    def left_out(self) -> tuple[np.ndarray, np.ndarray]:
+    def left_out(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         some = spread_over(self._factor)
         targets = self._targets[some].to(self.alpha)
-        errors = self.alpha[some] / inverse_diagonal(self._factor, some)[:, None]
-        return in_numpy(targets), in_numpy(targets - errors)
+        errors = self._solution[some] / inverse_diagonal(self._factor, some)[:, None]
+        if self._roots is None:
+            return in_numpy(targets), in_numpy(targets - errors), None
+        roots = self._roots[some, None]
+        return in_numpy(targets / roots), in_numpy((targets - errors) / roots), in_numpy(roots[:, 0].square())
 
 
 _ARRAYS = ("points", "alpha", "root", "reduction", "of_scale", "targets", "predictions")
@@ -213,8 +224,8 @@ class ThroughCentres(Calibrated):
     def scale(self) -> torch.Tensor:
         return self.of_scale
 
-    def left_out(self) -> tuple[np.ndarray, np.ndarray]:
-        return in_numpy(self.targets), in_numpy(self.predictions)
+    def left_out(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        return in_numpy(self.targets), in_numpy(self.predictions), None
 
     def of_two_classes(self) -> ThroughCentres:
         """Return the solution with a column for each class, from that for targets ±1 in one column; the difference of

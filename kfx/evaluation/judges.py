@@ -18,6 +18,7 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.prediction import Headed
 from kfx.kernels.wrapped import within
 from kfx.numerics.arrays import in_numpy
+from kfx.numerics.means import weighted_mean
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 
@@ -87,7 +88,7 @@ def in_units(prediction: torch.Tensor, data: Dataset, clip: tuple[float, float] 
 
 @dataclass(frozen=True)
 class Errors:
-    """MSE and MAE on the test points, with classes the accuracy in [0, 1].
+    """MSE and MAE on the test points, with classes the accuracy in [0, 1]; weighted means if the points have weights.
 
     If the data have an energy norm, also the squared error in that norm over that of the targets.
     """
@@ -105,19 +106,22 @@ class Errors:
 
 def errors(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
     """The metrics of `Errors`. prediction: (m, outputs)."""
-    found = _errors(prediction, data.y_test)
+    found = _errors(prediction, data.y_test, weights=data.weights_test)
     if data.energy is not None:
         error, y = prediction - data.y_test, data.y_test
         found["energy_error"] = float(np.sum(error * (data.energy @ error)) / np.sum(y * (data.energy @ y)))
     if data.labels_test is not None:
-        return {"accuracy": float(np.mean(predicted_labels(prediction) == data.labels_test)), **found}
+        return {"accuracy": data.mean_over_test(predicted_labels(prediction) == data.labels_test), **found}
     return found
 
 
-def _errors(prediction: np.ndarray, y: np.ndarray, prefix: str = "") -> dict[str, float]:
+def _errors(
+    prediction: np.ndarray, y: np.ndarray, prefix: str = "", weights: np.ndarray | None = None
+) -> dict[str, float]:
     error = prediction - y
     with np.errstate(over="ignore"):  # an infinite error is reported as a failure
-        return {f"{prefix}mse": float(np.mean(error**2)), f"{prefix}mae": float(np.mean(np.abs(error)))}
+        squares, sizes = (weighted_mean(each, weights) for each in (error**2, np.abs(error)))
+    return {f"{prefix}mse": squares, f"{prefix}mae": sizes}
 
 
 @dataclass(frozen=True)
@@ -160,8 +164,8 @@ class TrainingErrors:
         return ["train_mse", "train_mae"]
 
     def __call__(self, case: Case) -> Found:
-        fitted = case.of.system.fitted(case.interpolant, case.of.tensors[0], case.of.head)
-        return _errors(in_units(fitted, case.of.data, case.of.clip), case.of.data.y_train, "train_"), {}
+        data, fitted = case.of.data, case.of.system.fitted(case.interpolant, case.of.tensors[0], case.of.head)
+        return _errors(in_units(fitted, data, case.of.clip), data.y_train, "train_", data.weights_train), {}
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,7 @@ class PosteriorVariance:
     def __call__(self, case: Case) -> Found:
         unit = float(np.mean(np.square(case.of.data.target_scale)))  # the mean over outputs
         variance = unit * in_numpy(case.interpolant.variance(case.of.system.test))
-        return {"mean_posterior_variance": float(variance.mean())}, {"variance": variance}
+        return {"mean_posterior_variance": case.of.data.mean_over_test(variance)}, {"variance": variance}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ def columns(arrays: Mapping[str, np.ndarray], data: Dataset) -> dict[str, np.nda
     arrays: `mean`, (m, outputs), and `deviation`, (m, outputs), or `probability`, (m, classes), where they are known.
     Of values `target`, `prediction`, `deviation`, with transformed targets `low` and `high`, with the number of the
     output if there are several (`target.0`). Of classes, which are numbered from 0, `class`, `prediction`, the
-    predicted target of each output, `score.0`, and the `probability.0` of each class.
+    predicted target of each output, `score.0`, and the `probability.0` of each class. Of points with weights also
+    `weight`.
     """
     mean = arrays["mean"]
     found: dict[str, np.ndarray] = {"point": np.arange(len(mean))}
@@ -29,4 +30,6 @@ def columns(arrays: Mapping[str, np.ndarray], data: Dataset) -> dict[str, np.nda
     for name, array in parts.items():
         for i, column in enumerate(array.T if array is not None else ()):
             found[name if is_single else f"{name}.{i}"] = column
+    if data.weights_test is not None:
+        found["weight"] = data.weights_test
     return found

@@ -45,7 +45,9 @@ class Arithmetic:
 def without_points(data: Dataset) -> Dataset:
     """What takes predictions to the units of the targets: the data set without its points."""
     nothing = {name: getattr(data, name)[:0] for name in ("x_train", "y_train", "x_test", "y_test")}
-    return replace(data, **nothing, labels_train=None, labels_test=None, series=None)
+    return replace(
+        data, **nothing, labels_train=None, labels_test=None, series=None, weights_train=None, weights_test=None
+    )
 
 
 class _Predicts(abc.ABC):
@@ -101,10 +103,12 @@ class Predictor(_Predicts):
         regularization: Regularization,
         units: Dataset,
         arithmetic: Arithmetic,
+        weights: np.ndarray | None = None,
     ) -> Predictor:
-        """Interpolate targets y, (n, outputs), as learned, at points x, (n, …). NumericalError if that fails."""
+        """Interpolate targets y, (n, outputs), as learned, at points x, (n, …). weights: of the points, (n,), or None.
+        NumericalError if that fails."""
         with arithmetic.block():
-            system = InMemory(kernel, arithmetic.tensor(x))
+            system = InMemory(kernel, arithmetic.tensor(x), weights=weights)
             interpolant = system.interpolant(regularization, torch.as_tensor(y, device=arithmetic.device))
         return cls(kernel, interpolant.alone(), units, arithmetic)
 
@@ -155,8 +159,8 @@ class Predictor(_Predicts):
     @cached_property
     def _sharpness(self) -> float:
         with self.arithmetic.block():
-            targets, predicted = self.interpolant.left_out()
-        return calibration.sharpness(predicted, targets.argmax(axis=1))
+            targets, predicted, weights = self.interpolant.left_out()
+        return calibration.sharpness(predicted, targets.argmax(axis=1), weights)
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
         """The probabilities of classes, (n, classes), given their predicted targets, (n, classes): softmax(a · scores),

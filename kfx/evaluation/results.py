@@ -11,6 +11,7 @@ import numpy as np
 
 from kfx.data.dataset import Dataset
 from kfx.files import Document, TableRow
+from kfx.numerics.means import column_means
 from kfx.numerics.round_off import is_constant
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def derived(rows: Sequence[TableRow], parts: Mapping[int, Dataset]) -> list[Tabl
         found.append({**row, "metric": "rmse", "value": math.sqrt(row["value"])})
         if data.series is None:
             if row["repeat"] not in variances:
-                variance = float(np.mean(np.square(data.y_test - data.y_test.mean(axis=0))))
+                mean = column_means(data.y_test, data.weights_test)
+                variance = data.mean_over_test(np.square(data.y_test - mean))
                 variances[row["repeat"]] = math.nan if is_constant(data.y_test).all() else variance
             share = 1 - row["value"] / variances[row["repeat"]]
             found.append({**row, "metric": "r2", "value": share})

@@ -21,6 +21,7 @@ from kfx.evaluation.systems import InMemory, System
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.incidents import collect
+from kfx.numerics.means import column_means
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 
@@ -124,7 +125,7 @@ def evaluate(
     with ExitStack() as held:
         subject = None
         try:
-            system = _system(kernel, tensors, head, scoring, disk, held)
+            system = _system(kernel, data, tensors, head, scoring, disk, held)
             subject = Subject(kernel, data, tensors, head, system, scoring.clip)
         except NumericalError as error:
             problems.append(str(error))
@@ -159,7 +160,13 @@ def _of_kernel(
 
 
 def _system(
-    kernel: Kernel, tensors: Tensors, head: torch.Tensor, scoring: Scoring, disk: DiskStores | None, held: ExitStack
+    kernel: Kernel,
+    data: Dataset,
+    tensors: Tensors,
+    head: torch.Tensor,
+    scoring: Scoring,
+    disk: DiskStores | None,
+    held: ExitStack,
 ) -> System:
     """The system of the training points with the indices `head`; `held` keeps what is on disk open."""
     x_train, y_train, x_test = tensors
@@ -170,13 +177,13 @@ def _system(
         found = held.enter_context(passed(kernel, x_train, y_train, scoring.approximation, disk))
         disk.used.append(found.store.folder)
         return NystromSystem(kernel, found, x_test)
-    points = x_train[head]
+    points, weights = x_train[head], None if data.weights is None else data.weights[in_numpy(head)]
     if disk is not None and disk.takes(len(points), len(x_test), points.element_size()):
         from kfx.evaluation.on_disk import OnDisk
 
         store = held.enter_context(disk.store(kernel, points, x_test))
         return OnDisk(store, disk, kernel, x_test, len(points), scoring.solver, scoring.tolerance)
-    return InMemory(kernel, points, x_test, scoring.solver, scoring.rcond, scoring.tolerance)
+    return InMemory(kernel, points, x_test, scoring.solver, scoring.rcond, scoring.tolerance, weights)
 
 
 def _judge(
@@ -207,7 +214,8 @@ def constant_prediction(data: Dataset) -> tuple[str, float]:
     """The main metric of a data set, and its value for a constant: the largest class, or the mean of the training
     targets."""
     if data.labels_train is not None and data.labels_test is not None:
-        largest = np.bincount(data.labels_train).argmax()
-        return "accuracy", float(np.mean(data.labels_test == largest))
+        largest = np.bincount(data.labels_train, data.weights_train).argmax()
+        return "accuracy", data.mean_over_test(data.labels_test == largest)
     with np.errstate(over="ignore"):
-        return "mse", float(np.mean((data.y_test - data.y_train.mean(axis=0)) ** 2))
+        mean = column_means(data.y_train, data.weights_train)
+        return "mse", data.mean_over_test((data.y_test - mean) ** 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 
 from kfx.evaluation.interpolants import Computed, Covariances, Exact, Interpolant, Kept
@@ -11,6 +12,7 @@ from kfx.kernels.base import Kernel
 from kfx.numerics.linear_algebra import Factored, cholesky, solve_lower
 from kfx.numerics.regression import ROWS, coefficients
 from kfx.numerics.regularization import Regularization
+from kfx.numerics.weighting import weighted
 
 
 class System(Protocol):
@@ -46,7 +48,7 @@ class InMemory:
     """The `System` of the interpolation points `points`, (n, …), with Θ as a matrix.
 
     x_test: points, (m, …), none to predict at other points. solver: as in `kfx.numerics.regression`, and
-    `conjugate_gradients`, up to a relative residual of `tolerance`.
+    `conjugate_gradients`, up to a relative residual of `tolerance`. weights: of the points, (n,), or None.
     """
 
     def __init__(
@@ -57,22 +59,34 @@ class InMemory:
         solver: str = "cholesky",
         rcond: float | None = None,
         tolerance: float = 1e-6,
+        weights: np.ndarray | None = None,
     ) -> None:
         self._mapped, self._compare = kernel.feature_map_and_kernel()
         self._points = self._mapped(points)
         self._gram = self._compare.gram(self._points)
         self._kernel, self._solver, self._rcond, self._tolerance = kernel, solver, rcond, tolerance
+        self._weights = None if weights is None else torch.as_tensor(weights, device=points.device)
         self._has_test = x_test is not None  # whose covariances take memory too
         if x_test is not None:
             blocks = (self._compare.gram(self._mapped(block), self._points) for block in x_test.split(ROWS))
             self.test = Kept(kernel, x_test, torch.cat(list(blocks)))
 
     def effective(self, regularization: Regularization, size: int) -> float:
-        return regularization.of(self._gram[:size, :size])
+        gram, _, own = self._plain(regularization, self._gram.new_zeros(size, 1))
+        return own.of(gram)
+
+    def _plain(
+        self, regularization: Regularization, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, Regularization]:
+        """Θ, Y and λ of the first k points, or those of the plain problem of their weights. targets: (k, outputs)."""
+        size, weights = len(targets), self._weights
+        used = None if weights is None else weights[:size]
+        return weighted(self._gram[:size, :size], targets.to(torch.float64), regularization, used)
 
     def interpolant(self, regularization: Regularization, targets: torch.Tensor) -> Exact:
-        size, y, report = len(targets), targets.to(torch.float64), {}
-        gram, effective = Factored(self._gram[:size, :size]), self.effective(regularization, size)
+        size, report = len(targets), {}
+        matrix, y, own = self._plain(regularization, targets)
+        gram, effective = Factored(matrix), own.of(matrix)
         if self._solver == "conjugate_gradients":
             from kfx.numerics.conjugate_gradients import solve
 
@@ -82,12 +96,12 @@ class InMemory:
             alpha, report = solved.alpha, {"residual": solved.residual, "iterations": solved.iterations}
         else:
             alpha = coefficients(gram, y, effective, self._solver, self._rcond, in_place=self._has_test)
-        return Exact(self._points[:size], alpha, effective, y, self._compare, gram, report)
+        given = self._points[:size], alpha, effective, y, self._compare, gram, report
+        return Exact(*given, None if self._weights is None else self._weights[:size].sqrt())
 
     def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
-        used = self._gram[: len(targets), : len(targets)]
-        w = solve_lower(cholesky(used, regularization.of(used)), targets.to(torch.float64))
-        return w.square().sum(dim=1)
+        gram, y, own = self._plain(regularization, targets)
+        return solve_lower(cholesky(gram, own.of(gram)), y).square().sum(dim=1)
 
     def fitted(self, interpolant: Interpolant, x: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
         return interpolant.mean(Computed(self._kernel, x, self._points))

@@ -58,10 +58,12 @@ def check_memory(job: Config) -> None:
     check_centres(job)
     memory = job.evaluation.memory_bytes()
     sizes = job.evaluation.n_interpolation or [job.training_size()]
+    weights, left_out = job.dataset.weights, min(job.regularization.points or job.training_size(), job.training_size())
     follows, of_follow = job.follow.every + job.follow.last, job.follow.n_interpolation or sizes
     wanted = {
         f"evaluation.solver={job.evaluation.solver}": sizes if job.evaluation.solver in SOLVERS[1:] else [],
         "kernel_check=true": sizes if job.kernel_check else [],
+        f"dataset.weights={weights}": [] if weights is None else [*sizes, left_out],
         "follow.n_interpolation": of_follow if follows else [],
         "evaluation.draws": [min(sizes)] if getattr(job.evaluation, "draws", 0) else [],
     }

@@ -7,21 +7,25 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from scipy.stats import norm
 
+from kfx.numerics.means import weighted_mean
+
 _SHARPEST = 1e3
 COVERED = 0.95
 _LEAST = 1e-12
 
 
-def sharpness(scores: np.ndarray, labels: np.ndarray) -> float:
+def sharpness(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> float:
     """Return a for which softmax(a · scores) has the least log loss, in [1e-3, 1e3].
 
-    scores: predicted targets of points that were left out, (n, classes). labels: their classes, (n,). As in Platt 1999
-    one further point of any class counts, so that separable classes have finite a.
+    scores: predicted targets of points that were left out, (n, classes). labels: their classes, (n,). weights: of these
+    points, (n,), or None. As in Platt 1999 one further point of any class counts, so that separable classes have
+    finite a.
     """
     n = len(scores)
+    relative = 1.0 if weights is None else (weights / weights.mean())[:, None]
 
     def loss(log_a: float) -> float:
-        logs = log_softmax(np.exp(log_a) * scores, axis=1)
+        logs = relative * log_softmax(np.exp(log_a) * scores, axis=1)
         return float(-(logs[np.arange(n), labels].sum() * (n + 1) + logs.mean(axis=1).sum()) / n / (n + 2))
 
     ends = (-np.log(_SHARPEST), np.log(_SHARPEST))
@@ -34,38 +38,44 @@ def probabilities(scores: np.ndarray, a: float) -> np.ndarray:
     return found
 
 
-def of_classes(chances: np.ndarray, labels: np.ndarray, bins: int = 15) -> dict[str, float]:
+def of_classes(
+    chances: np.ndarray, labels: np.ndarray, bins: int = 15, weights: np.ndarray | None = None
+) -> dict[str, float]:
     """Return the mean log loss, the Brier score and the expected calibration error of probabilities.
 
     chances: (n, classes). labels: classes that were observed, (n,), −1 for one without a probability. The Brier
     score is Σ_k (p_k − y_k)², in [0, 2].
     The calibration error is the mean of |accuracy − confidence| over `bins` equal ranges of the confidence, weighted by
-    their numbers of points (Naeini et al. 2015).
+    their numbers of points (Naeini et al. 2015). weights: of the points, (n,), which then count so; None for all alike.
     """
     of_label = np.where(labels >= 0, chances[np.arange(len(labels)), labels], 0.0)
     confidence, right = chances.max(axis=1), chances.argmax(axis=1) == labels
     place = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = np.bincount(place, weights=right - confidence, minlength=bins)
+    relative = 1.0 if weights is None else weights / weights.mean()
+    gaps = np.bincount(place, weights=relative * (right - confidence), minlength=bins)
     return {
-        "log_loss": float(-np.log(of_label.clip(1e-15)).mean()),
-        "brier": float(np.mean(np.square(chances).sum(axis=1) - 2 * of_label + 1)),
+        "log_loss": weighted_mean(-np.log(of_label.clip(1e-15)), weights),
+        "brier": weighted_mean(np.square(chances).sum(axis=1) - 2 * of_label + 1, weights),
         "calibration_error": float(np.abs(gaps).sum() / len(labels)),
     }
 
 
-def of_values(mean: np.ndarray, deviation: np.ndarray, y: np.ndarray) -> dict[str, float]:
+def of_values(
+    mean: np.ndarray, deviation: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None
+) -> dict[str, float]:
     """Return the negative log density, the CRPS and the coverage of normal distributions.
 
-    mean, deviation, y: (n, outputs), in the units of y. crps: continuous ranked probability score (Gneiting & Raftery
-    2007, eq. 21). coverage_95: the share of y within the central interval of 95 %.
+    mean, deviation, y: (n, outputs), in the units of y. weights: of the points, (n,), or None. crps: continuous ranked
+    probability score (Gneiting & Raftery 2007, eq. 21). coverage_95: the share of y within the central interval of
+    95 %.
     """
     z = (y - mean) / deviation
     density = norm.pdf(z)
     crps = deviation * (z * (2 * norm.cdf(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
     return {
-        "nlpd": float(np.mean(np.log(deviation) + 0.5 * np.log(2 * np.pi) + 0.5 * z**2)),
-        "crps": float(np.mean(crps)),
-        "coverage_95": float(np.mean(np.abs(z) < norm.ppf((1 + COVERED) / 2))),
+        "nlpd": weighted_mean(np.log(deviation) + 0.5 * np.log(2 * np.pi) + 0.5 * z**2, weights),
+        "crps": weighted_mean(crps, weights),
+        "coverage_95": weighted_mean(np.abs(z) < norm.ppf((1 + COVERED) / 2), weights),
     }
 
 

@@ -63,11 +63,11 @@ class OuterProducts:
             found = found + scaled[:, None] * (other @ (u[:, None] * right))
         return found + self.on_diagonal * diagonal(matrix)[:, None] * right if self.on_diagonal else found
 
-    def shifted(self, on_diagonal: float, everywhere: float) -> OuterProducts:
-        """Return G + a I + b 11ᵀ. on_diagonal: a. everywhere: b."""
+    def shifted(self, on_diagonal: float, everywhere: float, along: Any = None) -> OuterProducts:
+        """Return G + a I + b vvᵀ. on_diagonal: a. everywhere: b. along: v, (n, 1), of the vectors' kind; None for 1."""
         vectors, weights = self.vectors, self.weights
         if everywhere:
-            vectors = with_ones(vectors)
+            vectors = with_ones(vectors) if along is None else _beside(along, vectors)
             weights = _beside(weights[None, :1] * 0 + everywhere, weights[None])[0]
         return OuterProducts(vectors, weights, self.on_diagonal + on_diagonal)
 

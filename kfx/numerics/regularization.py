@@ -35,6 +35,10 @@ class Regularization:
         if self.scale not in SCALES:
             raise ValueError(f"regularization scale must be one of {', '.join(SCALES)}, got {self.scale!r}")
 
+    def at(self, points: torch.Tensor | slice) -> Regularization:
+        """Return λ for some of the points: itself, but for points with weights. points: their places."""
+        return self
+
     def of(self, gram: Array) -> float:
         """Return the effective λ for a Gram matrix Θ, (n, n)."""
         return self.value if self.scale == "absolute" else self.value * self.unit(gram)
@@ -50,7 +54,7 @@ class Regularization:
         """Return the effective λ for a Gram matrix of n points. trace: tr Θ. every: 1ᵀΘ1."""
         return self.value if self.scale == "absolute" else self.value * self._unit(n, trace, every)
 
-    def _unit(self, n: int, trace: float, every: float) -> float:
+    def _unit(self, n: float, trace: float, every: float) -> float:
         return trace / n if self.scale == "mean_diagonal" else max(trace / n - every / n**2, 0.0)
 
     @overload
@@ -83,9 +87,11 @@ class Regularization:
         cotangent: that of Θ, (n, n), as `pull` returns it. gram: Θ, (n, n). The trace of Θ's cotangent is the trace of
         A's cotangent times a factor that depends on the scale alone, so the latter need not be kept.
         """
-        n = len(gram)
-        passed = {"absolute": 0.0, "mean_diagonal": 1.0, "centered": 1.0 - 1.0 / n}[self.scale]
-        return self.unit(gram) * float(cotangent.diagonal().sum()) / (1.0 + self.value * passed)
+        return self.unit(gram) * float(cotangent.diagonal().sum()) / (1.0 + self.value * self._passed(len(gram)))
+
+    def _passed(self, n: int) -> float:
+        """The trace of ∂λ/∂Θ for `value` 1. n: the number of points."""
+        return {"absolute": 0.0, "mean_diagonal": 1.0, "centered": 1.0 - 1.0 / n}[self.scale]
 
 
 def as_regularization(value: float | Regularization) -> Regularization:

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from kfx.numerics.arrays import Array
+from kfx.numerics.arrays import Array, as_tensor, in_kind
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.process import computing
-from kfx.numerics.regularization import Regularization
+from kfx.numerics.regularization import Regularization, as_regularization
+from kfx.numerics.weighting import scaled, weighted
 from kfx.objectives.nested import nested_rho
 from kfx.objectives.problem import Gram
 
@@ -47,14 +48,24 @@ class Objective:
         sample_size: int,
         regularization: float | Regularization = 1e-4,
         cotangent: bool = True,
+        weights: Array | None = None,
         **settings: Any,
     ) -> tuple[float, Array | None]:
         """Return the value and its gradient G with respect to Θ, (N_f, N_f), symmetric; None with `cotangent=False`.
 
         gram: Θ, (N_f, N_f), the sample's points first. y: (N_f,) or (N_f, outputs). sample_size: N_c, 1 ≤ N_c < N_f.
-        regularization: λ; a plain number is absolute. settings: keywords of the function. Raises ValueError for
-        arguments that do not match, NumericalError where the value cannot be computed.
+        regularization: λ; a plain number is absolute. weights: w, (N_f,), > 0: a point's noise is λ / w, its squared
+        error counts w times; the function gets the plain problem of `kfx.numerics.weighting`. settings: keywords of the
+        function. Raises ValueError for arguments that do not match, NumericalError where the value cannot be computed.
         """
+        if weights is not None:
+            matrix = gram.gram if isinstance(gram, Factored) else gram
+            theta, each, own = as_tensor(matrix), as_tensor(y), as_tensor(weights, dtype=torch.float64)
+            if own.shape != each.shape[:1] or not bool((own > 0).all() and own.isfinite().all()):
+                raise ValueError(f"weights: expected {len(each)} finite numbers > 0, got shape {tuple(own.shape)}")
+            problem = weighted(theta, each.reshape(len(each), -1), as_regularization(regularization), own)
+            value, to_scaled = self(problem[0], problem[1], sample_size, problem[2], cotangent, **settings)
+            return value, None if to_scaled is None else in_kind(scaled(as_tensor(to_scaled), own.sqrt()), matrix)
         if isinstance(gram, Factored):  # within a fit, which sets threads and precision itself
             return self.function(gram, y, sample_size, regularization, cotangent, **settings)
         with computing(len(gram) ** 3 if getattr(gram, "ndim", 0) else 0):

@@ -23,10 +23,13 @@ def alignment(
 
     It is 0 where the centred kernel is a multiple of the targets' own (Cortes, Mohri & Rostamizadeh 2012, definition
     4). The sample and λ are ignored, and nothing is solved.
-    gram: (N, N). y: (N,) or (N, outputs). G: (N, N). NumericalError where the kernel or the targets are constant.
+    gram: (N, N). y: (N,) or (N, outputs). G: (N, N). NumericalError where the kernel or the targets are constant,
+    ValueError for weights.
     Other arguments: see `Objective`.
     """
     problem = pose(gram, y, sample_size, regularization)
+    if problem.roots is not None:  # means over points would not be those of SΘS
+        raise ValueError("weights: alignment takes none; use nll, loo, rho_prediction or rho")
     targets, theta = problem.y - problem.y.mean(dim=0), problem.theta
     centred = theta - theta.mean(dim=0) - theta.mean(dim=1, keepdim=True) + theta.mean()
     common = float((targets * (centred @ targets)).sum())

@@ -119,6 +119,7 @@ class CRPSOption(LOOLikelihoodOption):
 )
 class AlignmentOption(Named):
     symbol = "1 − alignment"
+    takes_weights = False
 
 
 @option(

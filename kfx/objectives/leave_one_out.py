@@ -68,6 +68,7 @@ def loo_likelihood(
     value = 0.5 * (left.energy / left.s).sum() + 0.5 * outputs * (
         n * math.log(2 * math.pi * left.s) - left.own.log().sum()
     )
+    value -= outputs * left.problem.log_roots()
     if not cotangent:
         return float(value), None
     to_own = 0.5 * (left.error.square().sum(dim=1, keepdim=True) / left.s - outputs / left.own)
@@ -94,8 +95,10 @@ def crps(
     z = left.error / deviation
     to_error = 2 * torch.special.ndtr(z) - 1
     to_deviation = math.sqrt(2 / math.pi) * torch.exp(-0.5 * z.square()) - 1 / math.sqrt(math.pi)
-    count = z.numel()
-    value = float((left.error * to_error + deviation * to_deviation).mean())
+    count, each = z.numel(), left.error * to_error + deviation * to_deviation
+    if (roots := left.problem.roots) is not None:  # the score of √w y is √w times that of y, which counts w times
+        to_error, to_deviation, each = roots * to_error, roots * to_deviation, roots * each
+    value = float(each.mean())
     if not cotangent:
         return value, None
     to_error, to_log_variance = to_error / count, 0.5 * deviation * to_deviation.sum(dim=1, keepdim=True) / count

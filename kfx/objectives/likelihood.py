@@ -51,6 +51,7 @@ def nll(
     s = energy / (count * outputs) if scale == "profiled" else 1.0
     log_determinant = 2 * float(problem.factor.diagonal()[first:].log().sum())
     value = 0.5 * energy / s + 0.5 * outputs * (log_determinant + count * math.log(2 * math.pi * s))
+    value -= outputs * problem.log_roots(first)
     if not cotangent:
         return value, None
     to_a = _slope(problem.factor, problem.y_hat, s)

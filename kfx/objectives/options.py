@@ -67,6 +67,8 @@ class ObjectiveOption(Option, ObjectivePart, abc.ABC):
 class Named(ObjectiveOption):
     """An option for the function of the same name in `kfx.objectives`; the fields are its keywords."""
 
+    takes_weights = True
+
     def build(self) -> Objective:
         objective: Objective = getattr(importlib.import_module("kfx.objectives"), self.name)
         settings = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -95,7 +97,7 @@ class AutoOption(ObjectiveOption):
 @option("objective", "rho", "Relative error of the sample's interpolant in the RKHS norm (Owhadi & Yoo 2019, eq. 3.4)")
 class RhoOption(ObjectiveOption):
     symbol = "ρ"
-    compares_norms = True
+    compares_norms = takes_weights = True
 
     solver: str = word(
         "cholesky | inverse",

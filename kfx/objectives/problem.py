@@ -11,6 +11,7 @@ import torch
 from kfx.numerics.arrays import Array, as_tensor, in_kind
 from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper
 from kfx.numerics.regularization import Regularization, as_regularization
+from kfx.numerics.weighting import WeightedRegularization
 
 Gram = Array | Factored
 """A Gram matrix, (N, N), as an array, or as a `Factored` that keeps its Cholesky factors for other uses."""
@@ -54,6 +55,15 @@ class Problem:
     def sample_factor(self) -> torch.Tensor:
         """L_c, (N_c, N_c), with A_c = L_c L_cᵀ. NumericalError where A_c cannot be factored."""
         return self.factored.sample_factor(self.effective, self.sample_size)
+
+    @property
+    def roots(self) -> torch.Tensor | None:
+        """√w of points with weights, (N, 1); Θ and Y are then SΘS and SY of `kfx.numerics.weighting`."""
+        return self.regularization.roots[:, None] if isinstance(self.regularization, WeightedRegularization) else None
+
+    def log_roots(self, first: int = 0) -> float:
+        """Return Σ log √w over the points from `first` on, the log density of Y less that of SY; 0 without weights."""
+        return 0.0 if self.roots is None else float(self.roots[first:].log().sum())
 
     @cached_property
     def y_hat(self) -> torch.Tensor:

@@ -33,8 +33,9 @@ class DifferencedLoss(Loss):
         kernel: Kernel,
         x: torch.Tensor,
         y: torch.Tensor,
+        weights: torch.Tensor | None = None,
     ) -> None:
-        super().__init__(objective, regularization, kernel, x, y)
+        super().__init__(objective, regularization, kernel, x, y, weights)
         self.step, self.scheme = step, scheme
         noise = torch.finfo(x.dtype).eps * len(x) ** 0.5
         if x.dtype == torch.float32:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Vector
 from kfx.numerics.streams import Streams
 from kfx.optimizers.journal import Journal, State, Step
-from kfx.optimizers.loss import SECONDS, Evaluation, Loss
+from kfx.optimizers.loss import SECONDS, Evaluation, Loss, weighing
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
 
@@ -141,6 +142,14 @@ class Optimizer(abc.ABC):
 
     def restore(self, state: State) -> None:  # noqa: B027
         """Continue from a result of `state`; called after `start`."""
+
+    def weighing(self, weights: torch.Tensor | None) -> Self:
+        """Return the optimizer for training points with these weights, (n,); itself with None."""
+        if weights is None:
+            return self
+        other = copy.copy(self)
+        other.loss = weighing(self.loss, weights)
+        return other
 
     def keeps_batch(self, iteration: int) -> bool:
         """Return whether this iteration uses the batch of the previous one."""

@@ -6,17 +6,19 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
 from kfx.kernels.covariance import OfOuterProducts, SmallPullback
-from kfx.numerics.arrays import Array, Vector, as_tensor, is_finite, numpy_if_small, total
+from kfx.numerics.arrays import Array, Vector, as_tensor, is_finite, numpy_if_small, rows_of, total
 from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.regularization import Regularization
+from kfx.numerics.weighting import scaled, weighted
 from kfx.objectives.base import Cotangent, Function, Objective, as_objective
 from kfx.objectives.nested import rho_of_factor
 from kfx.objectives.problem import require_sizes
@@ -70,6 +72,7 @@ class Evaluation:
 SECONDS = ("kernel_seconds", "pullback_seconds", "objective_seconds")
 """Columns of the trace: an iteration's time in Gram matrices, pullbacks and objectives. On a GPU, which computes
 asynchronously, time is counted for the step that first waits for a result."""
+_LAMBDA = "regularization"
 
 
 @dataclass(slots=True)
@@ -133,6 +136,7 @@ class Loss:
     """The objective as a function of a kernel's parameters and a batch, with its gradient by the kernel's pullback.
 
     x: training points, (N, …). y: targets, (N, outputs). kernel: gives the parameters that `vector` does not replace.
+    weights: of the points, (N,), float64, > 0; None for all alike.
     """
 
     def __init__(
@@ -142,9 +146,10 @@ class Loss:
         kernel: Kernel,
         x: torch.Tensor,
         y: torch.Tensor,
+        weights: torch.Tensor | None = None,
     ) -> None:
         self.objective, self.regularization = as_objective(objective), regularization
-        self.kernel, self.x, self.y = kernel, x, y
+        self.kernel, self.x, self.y, self.weights = kernel, x, y, weights
         self.kernel_evaluations = 0
         self._seconds = dict.fromkeys(SECONDS, 0.0)
 
@@ -192,7 +197,7 @@ class Loss:
                 raise NumericalError(Event.DIVERGED, "a parameter is not finite")
             self.kernel_evaluations += 1
             started = time.perf_counter()
-            is_plain = gradient and self.objective.is_rho_by_cholesky and not batch.orders
+            is_plain = gradient and self.objective.is_rho_by_cholesky and not batch.orders and self.weights is None
             small = kernel.small_pullback(x) if is_plain and isinstance(kernel, OfOuterProducts) else None
             if small is not None:
                 computed, solved = self._small(found, kernel, small, x, y, batch, points)
@@ -250,7 +255,9 @@ class Loss:
         and the objective were done."""
         gram, pull = kernel.pullback(x) if gradient else (kernel.gram(x), None)
         computed = time.perf_counter()
-        regularization, factored = kernel.own_regularization or self.regularization, Factored(gram)
+        weights = None if self.weights is None else rows_of(self.weights, batch.indices)
+        gram, y, regularization = weighted(gram, y, kernel.own_regularization or self.regularization, weights)
+        factored = Factored(gram)
         found.regularization = regularization.of(gram)
         value, ratios, cotangent = self.objective.measure(factored, y, batch.sample_sizes, regularization, gradient)
         if batch.orders:
@@ -258,7 +265,10 @@ class Loss:
         self._take(found, value, ratios, batch)
         solved = time.perf_counter()
         if pull is not None and cotangent is not None:
-            found.gradient, found.to_points = pull(cotangent, inputs=True) if points else (pull(cotangent), None)
+            to_kernel = cotangent if weights is None else scaled(_dense(cotangent), weights.sqrt())
+            found.gradient, found.to_points = pull(to_kernel, inputs=True) if points else (pull(to_kernel), None)
+            if weights is not None and _LAMBDA in kernel.names:  # `pull` knows no weights, and λ depends on them
+                found.gradient[kernel.names.index(_LAMBDA)] = regularization.slope(_dense(cotangent), gram)
             found.factored = factored if points else None
         return computed, solved
 
@@ -278,7 +288,7 @@ class Loss:
             there = torch.as_tensor(order, device=gram.device)
             moved = Factored(gram[there][:, there])
             other, others, to_moved = self.objective.measure(
-                moved, y[there], batch.sample_sizes, regularization, mean is not None
+                moved, y[there], batch.sample_sizes, regularization.at(there), mean is not None
             )
             value += (other - value) / i
             ratios = [ratio + (new - ratio) / i for ratio, new in zip(ratios, others, strict=True)]
@@ -290,6 +300,11 @@ class Loss:
     def _take(self, found: Found, value: float, ratios: Sequence[float], batch: Batch) -> None:
         found.objective, found.rho = value, ratios[0]
         found.rho_half = ratios[-1] if batch.half_size is not None else math.nan
+
+
+def weighing(loss: Callable[..., Loss], weights: torch.Tensor | None) -> Callable[..., Loss]:
+    """Return the loss, called with a kernel, x and y, for points with these weights, (N,); itself with None."""
+    return loss if weights is None else partial(loss, weights=weights)
 
 
 def _dense(cotangent: Array | OuterProducts) -> torch.Tensor:

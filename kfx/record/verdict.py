@@ -91,10 +91,10 @@ def change(metric: str, before: float, after: float, counts: tuple[int, int, int
 
 def right(run: Run) -> tuple[int, int, int] | None:
     """The test points whose class the initial and the trained kernel predict, and the number of test points, of all
-    folds together. None for a regression, for several repeats on the same test points, and where the record has no
-    predictions of both kernels."""
+    folds together. None for a regression, for several repeats on the same test points, for points with weights, which
+    are not counted alike, and where the record has no predictions of both kernels."""
     rows = read_table(run.directory / "predictions.csv", ("kernel", "repeat"))
-    if rows.empty or "class" not in rows:
+    if rows.empty or "class" not in rows or "weight" in rows:
         return None
     before, after = (rows[rows["kernel"] == name] for name in ("initial", "trained"))
     if before.empty or not len(before) == len(after) == points_tested(run):

@@ -12,6 +12,7 @@ from kfx.data.files import locate
 from kfx.data.preparation import recorded
 from kfx.evaluation.scoring import constant_prediction
 from kfx.experiment.config import Config, typed
+from kfx.numerics.means import column_means
 from kfx.numerics.streams import Streams
 from kfx.outcomes import KfxError, Status
 from kfx.record.findings import Findings
@@ -98,15 +99,19 @@ def _ridge(data: Dataset) -> float:
     x_train, x_test = (x.reshape(len(x), -1) for x in (data.x_train, data.x_test))
     if data.labels_train is not None:
         model = make_pipeline(StandardScaler(), RidgeClassifierCV(_PENALTIES))
-        return float(np.mean(model.fit(x_train, data.labels_train).predict(x_test) == data.labels_test))
-    model = make_pipeline(StandardScaler(), RidgeCV(_PENALTIES))
-    found = model.fit(x_train, data.y_train).predict(x_test).reshape(data.y_test.shape)
-    return float(np.mean(np.square(found - data.y_test)))
+        model.fit(x_train, data.labels_train, ridgeclassifiercv__sample_weight=data.weights)
+        return data.mean_over_test(model.predict(x_test) == data.labels_test)
+    model = make_pipeline(StandardScaler(), RidgeCV(_PENALTIES)).fit(
+        x_train, data.y_train, ridgecv__sample_weight=data.weights
+    )
+    found = model.predict(x_test).reshape(data.y_test.shape)
+    return data.mean_over_test(np.square(found - data.y_test))
 
 
 def _explained(values: dict[str, list[float]], parts: Sequence[Dataset]) -> dict[str, float]:
     """The share of the test targets' variance that is predicted, the mean over folds."""
-    variances = [float(np.mean(np.square(part.y_test - part.y_test.mean(axis=0)))) for part in parts]
+    means = [column_means(part.y_test, part.weights_test) for part in parts]
+    variances = [part.mean_over_test(np.square(part.y_test - mean)) for part, mean in zip(parts, means, strict=True)]
     if min(variances) <= 0:
         return {}
     return {name: float(np.mean(1 - np.array(own) / variances)) for name, own in values.items()}

@@ -101,6 +101,11 @@ class RunContext:
         found = [self.inflation.get(part, 1.0) for part in range(fold * count, (fold + 1) * count)]
         return np.array(found) if self.config.outputs.is_separate else found[0]
 
+    def weights(self, part: int) -> torch.Tensor | None:
+        """The weights of a part's training points, (n,), on the run's device; None for all alike."""
+        own = self.parts[part].weights
+        return None if own is None else torch.as_tensor(own, device=self.machine.device)
+
     def of_fold(self, kernels: Sequence[Kernel], fold: int) -> Sequence[Kernel]:
         """The kernels of a fold: one, or one for each output."""
         count = len(self.parts) // len(self.folds)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,8 +20,11 @@ from kfx.numerics.streams import Streams
 from kfx.objectives.selection import Selection
 from kfx.outcomes import NumericalError
 from kfx.running import remarks
-from kfx.running.context import RunContext, Tensors
+from kfx.running.context import RunContext
 from kfx.screen.progress import WaitMessage
+
+if TYPE_CHECKING:
+    from kfx.running.refitted import Procedure
 
 
 def with_selected(context: RunContext, kernels: Sequence[Kernel], selection: Selection) -> list[Kernel]:
@@ -55,7 +59,7 @@ def _errors_of_candidates(
     with threads.restored():  # during a fit there may be one thread, for small batches
         threads.use(context.threads_of_evaluation, context.machine.threads)
         given = x, y, selection.values, folds, selection.points, rng, context.disk, approximation
-        return errors_of_candidates(kernel, *given, in_blocks=in_blocks)
+        return errors_of_candidates(kernel, *given, in_blocks=in_blocks, weights=context.parts[part].weights)
 
 
 def _errors_of_forecasts(context: RunContext, kernels: Sequence[Kernel], selection: Selection) -> Sequence[float]:
@@ -124,19 +128,20 @@ def _best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) -
 
     config, data, alone = context.config, context.tensors[part], _with_one_length(context, part, start)
 
-    def fitted(begin: Kernel) -> Callable[[Tensors], Kernel]:
+    def fitted(begin: Kernel) -> Procedure:
         return partial(trained_from, begin, config)
 
-    procedures = [fitted(start), lambda _: start, lambda _: alone, fitted(alone)]
+    weights = context.weights(part)
+    procedures = [fitted(start), lambda *_: start, lambda *_: alone, fitted(alone)]
     with WaitMessage("kernels of folds, with a length for each feature and with one for all"):
-        errors, relative = errors_of_procedures(config, data, procedures)
+        errors, relative = errors_of_procedures(config, data, weights, procedures)
         best = int(np.argmin(errors))
         if best in (0, 3) and context.parts[part].labels_train is None:  # a fitted kernel, which may be too sure
             context.inflation[part] = max(math.sqrt(relative[best]), 1.0)
         if best < 2:
             return (own, start)[best]
         with contextlib.suppress(NumericalError):
-            alone = procedures[best](data)
+            alone = procedures[best](data, weights)
     lengths = np.full(data[0][0].numel(), alone.parameters["lengths"])
     return start.with_parameters(**{**alone.parameters, "lengths": lengths})
 

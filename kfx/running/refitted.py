@@ -97,62 +97,68 @@ def _losses(config: Config, part: Dataset, machine: Machine) -> tuple[np.ndarray
     tensors = tensors_of(part, machine)
     built = config.kernel.build(config.dataset.image).to(machine.dtype, machine.device)
     start = candidates(config.kernel, built, [part], Streams(config.seed)["initial_parameters"])[0][0]
-    mean, deviation = _predicted(config, start, tensors)
+    mean, deviation = _predicted(config, start, tensors, part.weights)
+    weights = np.ones(len(mean)) if part.weights_test is None else part.weights_test / part.weights_test.mean()
     if part.labels_train is not None:
-        squares = np.square(mean - part.y_test).mean(axis=1)
+        squares = np.square(mean - part.y_test).mean(axis=1) * weights
         return squares, squares
     z = (part.as_learned(part.y_test) - mean) / deviation
     slope = 0.0 if part.warp is None else part.warp.log_slope(part.y_test)
     loss = np.square(z) / 2 + np.log(deviation * part.of_varying(part.target_scale)) - slope
     moved = part.moments(mean, deviation)[0]
-    return loss.mean(axis=1), np.square(moved - part.y_test).mean(axis=1)
+    return loss.mean(axis=1) * weights, np.square(moved - part.y_test).mean(axis=1) * weights
 
 
-def _predicted(config: Config, kernel: Kernel, tensors: Tensors) -> tuple[np.ndarray, np.ndarray]:
+def _predicted(
+    config: Config, kernel: Kernel, tensors: Tensors, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     """The mean and the deviation of the test points' targets as learned, (m, outputs) each, with λ chosen for the
-    kernel by leaving out points."""
+    kernel by leaving out points. weights: of the training points, (n,)."""
     x, y, at = tensors
     own, selection = bare(kernel).fixed_on(some_of(x)), config.regularization.left_out(config)
     rng = Streams(config.seed)["validation"]
-    errors = errors_of_candidates(own, x, y, selection.values, None, selection.points, rng)
-    system = InMemory(own, x, at)
+    errors = errors_of_candidates(own, x, y, selection.values, None, selection.points, rng, weights=weights)
+    system = InMemory(own, x, at, weights=weights)
     mean, deviation = system.interpolant(least(selection.values, errors), y).mean_and_deviation(system.test)
     return in_numpy(mean), in_numpy(deviation)
 
 
-Procedure = Callable[[Tensors], Kernel]
-"""Gives a kernel for training points, (n, …), and their targets."""
+Procedure = Callable[[Tensors, torch.Tensor | None], Kernel]
+"""Gives a kernel for training points, (n, …), their targets, and their weights, (n,)."""
 
 
-def trained_from(start: Kernel, config: Config, tensors: Tensors) -> Kernel:
+def trained_from(start: Kernel, config: Config, tensors: Tensors, weights: torch.Tensor | None) -> Kernel:
     """The kernel fitted to training points, (n, …), from this start, without a journal."""
     sampler = config.sampler
     if sampler.batch_size is not None and sampler.batch_size > len(tensors[0]):
         config = replace(config, sampler=replace(sampler, batch_size=len(tensors[0])))
-    return config.optimizer.build(config).fit(start, tensors, Streams(config.seed), Journal())
+    return config.optimizer.build(config).weighing(weights).fit(start, tensors, Streams(config.seed), Journal())
 
 
 def errors_of_procedures(
-    config: Config, tensors: Tensors, procedures: Sequence[Procedure]
+    config: Config, tensors: Tensors, weights: torch.Tensor | None, procedures: Sequence[Procedure]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The mean squared error of each procedure at training points, by kernels fitted without their fold, and the same
     in units of the predicted variance, (procedures,) each; infinite where one fails.
 
-    tensors: x, (n, …), and y, (n, outputs), as learned.
+    tensors: x, (n, …), and y, (n, outputs), as learned. weights: (n,), by which squared errors count.
     """
     x, y, _ = tensors
+    counts = np.ones(len(x)) if weights is None else in_numpy(weights / weights.mean())
     order = torch.as_tensor(Streams(config.seed)["validation"].permutation(len(x)), device=x.device)
     errors, relative = np.zeros(len(procedures)), np.zeros(len(procedures))
     for held in order.tensor_split(_FOLDS):
         rest = order[~torch.isin(order, held)]
-        part = x[rest], y[rest], x[held]
+        part, own = (x[rest], y[rest], x[held]), None if weights is None else weights[rest]
+        of_held = counts[in_numpy(held)][:, None] / y.numel()
         for number, procedure in enumerate(procedures):
             try:
-                mean, deviation = _predicted(config, procedure(part), part)
+                kernel = procedure(part, own)
+                mean, deviation = _predicted(config, kernel, part, None if own is None else in_numpy(own))
             except NumericalError:
                 errors[number] = np.inf
                 continue
-            squares = np.square(mean - in_numpy(y[held]))
-            errors[number] += squares.sum() / y.numel()
-            relative[number] += (squares / deviation**2).sum() / y.numel()
+            squares = np.square(mean - in_numpy(y[held])) * of_held
+            errors[number] += squares.sum()
+            relative[number] += (squares / deviation**2).sum()
     return errors, relative

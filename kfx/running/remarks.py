@@ -21,6 +21,7 @@ from kfx.kernels.names import readable
 from kfx.numerics.arrays import in_numpy, some_of
 from kfx.numerics.formatting import number, spread
 from kfx.numerics.round_off import is_constant
+from kfx.numerics.weighting import weighted
 from kfx.outcomes import Event, NumericalError
 
 if TYPE_CHECKING:
@@ -151,9 +152,11 @@ def _of_coupling(context: RunContext, fitted: Sequence[Kernel], rho: TableRow) -
     if not abs(after - of_identity) < _NEAR_ONE_MINUS_P:
         return
     coupled = []
-    for kernel, (x, _, _) in zip(fitted, context.tensors, strict=True):
-        gram = kernel.gram(some_of(x, config.sampler.batch_size or len(x))).to(torch.float64)
+    for part, (kernel, (x, y, _)) in enumerate(zip(fitted, context.tensors, strict=True)):
+        size, weights = config.sampler.batch_size or len(x), context.weights(part)
         regularization = kernel.own_regularization or config.regularization.build()
+        given = kernel.gram(some_of(x, size)).to(torch.float64), some_of(y, size), regularization
+        gram, _, regularization = weighted(*given, None if weights is None else some_of(weights, size))
         own = gram.diagonal() + regularization.of(gram)
         others = (gram.square().sum(dim=1) - gram.diagonal().square()).clamp(min=0).sqrt()
         coupled.append(float((others / own).median()))
@@ -278,12 +281,11 @@ def of_points_left_out(context: RunContext, before: Kernel, after: Kernel) -> No
     """
     if context.config.optimizer.moves_points or before is after:
         return
-    (x, y, _), labels = context.tensors[0], context.parts[0].labels_train
+    (x, y, _), labels, weights = context.tensors[0], context.parts[0].labels_train, context.weights(0)
+    given = some_of(x, _MOST_LEFT_OUT), some_of(y, _MOST_LEFT_OUT)
+    used = None if weights is None else some_of(weights, _MOST_LEFT_OUT)
     try:
-        pair = [
-            _errors_left_out(context, kernel, some_of(x, _MOST_LEFT_OUT), some_of(y, _MOST_LEFT_OUT))
-            for kernel in (before, after)
-        ]
+        pair = [_errors_left_out(context, kernel, *given, used) for kernel in (before, after)]
     except NumericalError:  # if the interpolation fails too, it reports this
         return
     metric = "mse" if labels is None else "accuracy"
@@ -293,20 +295,23 @@ def of_points_left_out(context: RunContext, before: Kernel, after: Kernel) -> No
     of_errors(context, metric, shown[0], shown[1], error, "on training points left out")
 
 
-def _errors_left_out(context: RunContext, kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """For each point, (n,), the leave-one-out squared error, or 1 if its class is missed. x: (n, …). y: (n,
-    outputs)."""
+def _errors_left_out(
+    context: RunContext, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | None
+) -> torch.Tensor:
+    """For each point, (n,), the leave-one-out squared error, or 1 if its class is missed, times its weight. x: (n, …).
+    y: (n, outputs). weights: (n,), or None."""
     from kfx.objectives.leave_one_out import errors
 
-    left = errors(kernel.gram(x), y, kernel.own_regularization or context.config.regularization.build())
-    if context.parts[0].labels_train is None:
-        part = context.parts[0]
-        return (
-            (left if part.reduction else left * torch.as_tensor(part.of_varying(part.target_scale)))
-            .square()
-            .mean(dim=1)
-        )
-    return torch.as_tensor(predicted_labels(in_numpy(y - left)) != predicted_labels(in_numpy(y)), dtype=torch.float64)
+    regularization, part = kernel.own_regularization or context.config.regularization.build(), context.parts[0]
+    left = errors(*weighted(kernel.gram(x), y, regularization, weights))
+    left = left if weights is None else left / weights.sqrt()[:, None]
+    if part.labels_train is None:
+        units = left if part.reduction else left * torch.as_tensor(part.of_varying(part.target_scale))
+        found = units.square().mean(dim=1)
+    else:
+        is_missed = predicted_labels(in_numpy(y - left)) != predicted_labels(in_numpy(y))
+        found = torch.as_tensor(is_missed, dtype=torch.float64)
+    return found if weights is None else found.to(weights) * weights / weights.mean()
 
 
 def _error_of_points(predictions: Path) -> float:
@@ -318,14 +323,16 @@ def _error_of_points(predictions: Path) -> float:
 
 
 def _losses(rows: pd.DataFrame) -> np.ndarray:
-    """The squared error of each point, the mean over outputs, or 1 if its class is missed, (m,)."""
+    """The squared error of each point, the mean over outputs, or 1 if its class is missed, times its weight if points
+    have weights, (m,)."""
+    weights = rows["weight"].to_numpy() / rows["weight"].mean() if "weight" in rows else 1.0
     if "class" in rows:
-        return (rows["class"] != rows["prediction"]).to_numpy(dtype=float)
+        return (rows["class"] != rows["prediction"]).to_numpy(dtype=float) * weights
     target, prediction = (
         rows[[name for name in rows if str(name).partition(".")[0] == kind]].to_numpy(dtype=float)
         for kind in ("target", "prediction")
     )
-    return np.square(prediction - target).mean(axis=1)
+    return np.square(prediction - target).mean(axis=1) * weights
 
 
 def _standard_error(differences: Sequence[float] | np.ndarray) -> float:

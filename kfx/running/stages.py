@@ -30,6 +30,7 @@ from kfx.numerics import precision, process, threads
 from kfx.numerics.arrays import some_of
 from kfx.numerics.memory import peak_bytes
 from kfx.numerics.streams import Streams
+from kfx.optimizers.loss import weighing
 from kfx.outcomes import ConfigError
 from kfx.record import environment
 from kfx.record.columns import rho_of
@@ -205,7 +206,8 @@ def _best_or_worst(context: RunContext, drawn: Sequence[Sequence[Kernel]]) -> li
         if worst:
             values = _errors_of(context, kernels, part)
         else:
-            values = mean_objectives(kernels, loss, sampler, context.tensors[part][:2], context.streams["starts"])
+            own = weighing(loss, context.weights(part))
+            values = mean_objectives(kernels, own, sampler, context.tensors[part][:2], context.streams["starts"])
         starts.append(kernels[int(np.argmax(values) if worst else np.argmin(values))])
         for kernel, value in zip(kernels, values, strict=True):
             named = {f"parameter.{k}": v for k, v in kernel.shown.items()}
@@ -274,7 +276,8 @@ def _fitted(context: RunContext, starts: Sequence[Kernel]) -> list[Kernel]:
     with TraceProgress(label, optimizer.iterations * len(context.parts), config.objective.name, names) as bar:
         context.notes.watch = bar
         for number in range(len(fitted), len(context.parts)):
-            fitted.append(fits.fit(starts[number], optimizer, context.tensors[number], context.streams))
+            own = optimizer.weighing(context.weights(number))
+            fitted.append(fits.fit(starts[number], own, context.tensors[number], context.streams))
     if config.optimizer.fall_back:
         kept = better_left_out(context, starts, fitted)
         changed = [own is start for start, own, last in zip(starts, kept, fitted, strict=True) if own is not last]
@@ -298,7 +301,7 @@ def _measure_on_held_out_batches(context: RunContext, starts: Sequence[Kernel], 
         for part, pair in enumerate(zip(starts, fitted, strict=True)):
             data, rng = context.tensors[part][:2], context.streams["held_out"]
             batches = held_out.drawn(sampler, data, rng, count)
-            measured = on_the_same_batches(pair, loss, batches, data)
+            measured = on_the_same_batches(pair, weighing(loss, context.weights(part)), batches, data)
             for name, evaluations in zip(("initial", "trained"), measured, strict=True):
                 rows += held_out.rows(name, part, evaluations)
     context.notes.table("held_out.csv", held_out.COLUMNS, rows)
