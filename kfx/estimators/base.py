@@ -9,7 +9,7 @@ import numbers
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from inspect import signature
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,28 +17,18 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from kfx.config.option import Option
 from kfx.config.plugins import Portable
 from kfx.data.dataset import Dataset, with_targets
 from kfx.data.own import looks_channels_last
-from kfx.estimators.fit import fit
 from kfx.estimators.frames import as_frame, as_numbers, categories, with_columns_of
-from kfx.estimators.settings import (
-    EVALUATION,
-    GROUPS,
-    NESTED,
-    Chosen,
-    as_config,
-    modules_of,
-    settings_of,
-    with_settings,
-)
-from kfx.evaluation.predictor import Predictor, Separate, without_points
-from kfx.evaluation.scoring import interpolation_order
-from kfx.kernels.base import Kernel
-from kfx.numerics.regularization import Regularization
-from kfx.numerics.streams import Streams
-from kfx.objectives.base import Function, Objective
+from kfx.estimators.parameters import EVALUATION, GROUPS, NESTED, Chosen
+
+if TYPE_CHECKING:  # torch is imported by the first fit, so that `import kfx` in a notebook costs what scikit-learn does
+    from kfx.config.option import Option
+    from kfx.evaluation.predictor import Predictor, Separate
+    from kfx.kernels.base import Kernel
+    from kfx.numerics.regularization import Regularization
+    from kfx.objectives.base import Function, Objective
 
 _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64}
 
@@ -152,6 +142,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         params: dict[str, Any] = super().get_params(deep=False)
         if deep:
+            from kfx.estimators.settings import settings_of
+
             for name in NESTED:
                 own = settings_of(name, self._named(name))
                 params |= {f"{name}__{key}": value for key, value in own.items()}
@@ -167,6 +159,10 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             else:
                 plain[key] = value
         super().set_params(**plain)
+        if not nested:
+            return self
+        from kfx.estimators.settings import with_settings
+
         for name, changes in nested.items():
             setattr(self, name, with_settings(name, self._named(name), changes))
         return self
@@ -191,6 +187,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         return tags
 
     def _modules(self) -> set[Any]:
+        from kfx.estimators.settings import modules_of
+
         return super()._modules() | {module for name in GROUPS for module in modules_of(name, getattr(self, name))}
 
     @property
@@ -255,6 +253,12 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None) -> None:
         """Fit the kernel to points (n, …) and targets (n, outputs), and solve for the coefficients. labels: (n,), or
         None."""
+        from kfx.estimators.fit import fit
+        from kfx.estimators.settings import as_config
+        from kfx.evaluation.predictor import Predictor, Separate, without_points
+        from kfx.evaluation.scoring import interpolation_order
+        from kfx.numerics.streams import Streams
+
         for name in ("trace_", "remarks_", "regularization_", "kernel_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         self.components_ = []
@@ -292,6 +296,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def holding(self, predictor: Predictor | Separate) -> Self:
         """The estimator as one that has been fitted, with the kernel and the solution of a run."""
+        from kfx.evaluation.predictor import Separate
+        from kfx.numerics.regularization import Regularization
+
         last = predictor.parts[-1]
         self._predictor, self.kernel_ = predictor, last.kernel
         self.regularization_ = Regularization(last.interpolant.effective, "absolute")

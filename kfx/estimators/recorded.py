@@ -22,8 +22,8 @@ from kfx.data.new_rows import Chunk, Encoding
 from kfx.estimators.base import KernelFlow
 from kfx.estimators.classifier import KernelFlowClassifier
 from kfx.estimators.frames import as_frame
+from kfx.estimators.parameters import EVALUATION, NESTED
 from kfx.estimators.regressor import KernelFlowRegressor
-from kfx.estimators.settings import EVALUATION, NESTED
 from kfx.evaluation.predictor import Arithmetic, Predictor, Separate, without_points
 from kfx.evaluation.scoring import EFFECTIVE
 from kfx.experiment.config import Config, typed
