@@ -35,7 +35,7 @@ from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.outcomes import DataError, RecordError, Status
-from kfx.record.fitted import recorded_solution
+from kfx.record.fitted import recorded_exact, recorded_solution
 from kfx.record.origin import require_same_data
 from kfx.record.reading import Run, load_run, read_environment, read_metrics
 from kfx.running import stages
@@ -90,8 +90,6 @@ class Model:
         repeat, _, order = next(split for split in splits if split[1] == len(parts) - 1)
         last = prepared[-1]
         order = order[: max(config.evaluation.n_interpolation or [len(last.x_train)])]
-        if config.evaluation.solver != "nystrom" and 16 * len(order) ** 2 > config.evaluation.memory_bytes():
-            raise RecordError(f"{run.directory}: the Gram matrix of {len(order)} points does not fit in memory")
         count = config.device.threads or threads.available()
         machine = Machine(config.device.pick(), getattr(torch, config.device.dtype), count, {})
         of_evaluation = stages.threads_for(config, prepared, machine)[1]
@@ -108,6 +106,13 @@ class Model:
                 own = own.of_two_classes() if _is_one_column_of_classes(data) else own
                 return Predictor(kernel, own, units, arithmetic)
             x, y = data.x_train[order], _targets(data)[order]
+            if not (config.outputs.is_separate or _is_one_column_of_classes(data)):
+                with arithmetic.block():
+                    exact = recorded_exact(run.directory, kernel, arithmetic.tensor(x), torch.as_tensor(y), say)
+                if exact is not None:
+                    return Predictor(kernel, exact, units, arithmetic)
+            if 16 * len(order) ** 2 > config.evaluation.memory_bytes():
+                raise RecordError(f"{run.directory}: the Gram matrix of {len(order)} points does not fit in memory")
             return Predictor.solved(kernel, x, y, found, units, arithmetic)
 
         predictor: Predictor | Separate

@@ -10,10 +10,11 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from kfx.evaluation.kept_factor import KeptFactor
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.linear_algebra import Factored, solve_lower
-from kfx.numerics.regression import ROWS, inverse_diagonal, left_out_scale, spread_over
+from kfx.numerics.regression import ROWS, inverse_diagonal, scale_of, spread_over
 
 
 @dataclass
@@ -142,7 +143,8 @@ class Exact(Calibrated):
     """From all interpolation points: (K + λI) α = Y.
 
     points: X, mapped, (k, …). targets: Y, (k, outputs), float64. kernel: K, of mapped points. gram: K(X, X); None to
-    compute it when the variance needs it.
+    compute it when the variance needs it. diagonal: (A⁻¹)_ii of the points of `spread_over`, and kept: the factor of
+    A = K + λI, both where they are known already.
     """
 
     def __init__(
@@ -154,35 +156,49 @@ class Exact(Calibrated):
         kernel: Kernel,
         gram: Factored | None = None,
         report: Mapping[str, float] | None = None,
+        diagonal: torch.Tensor | None = None,
+        kept: KeptFactor | None = None,
     ) -> None:
         self.points, self.alpha, self.effective, self.report = points, alpha, effective, report or {}
         self._targets, self._kernel, self._gram = targets, kernel, gram
+        self._diagonal, self._kept = diagonal, kept
 
     def alone(self) -> Exact:
-        """Return it without its Gram matrix, which may be large."""
-        return Exact(self.points, self.alpha, self.effective, self._targets, self._kernel, None, self.report)
+        """Return it without its Gram matrix, which may be large, and without a file."""
+        own = self.points, self.alpha, self.effective, self._targets, self._kernel
+        return Exact(*own, report=self.report, diagonal=self._diagonal)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays of a file, from which the same solution is made with these points and targets."""
+        named = {"alpha": self.alpha, "inverse_diagonal": self._inverse_diagonal}
+        return {name: in_numpy(each) for name, each in named.items()} | {"effective": np.array(self.effective)}
 
     def __getstate__(self) -> dict[str, object]:
         return vars(self.alone())
 
     @cached_property
-    def _factor(self) -> torch.Tensor:
+    def factor(self) -> torch.Tensor:
+        """L, (k, k), of K + λI. NumericalError if there is none."""
         return (self._gram or Factored(self._kernel.gram(self.points))).factor(self.effective)
 
-    @cached_property
-    def _scale(self) -> torch.Tensor:
-        return left_out_scale(self._factor, self.alpha)
+    @property
+    def _inverse_diagonal(self) -> torch.Tensor:
+        if self._diagonal is None:
+            self._diagonal = inverse_diagonal(self.factor, spread_over(self.alpha))
+        return self._diagonal
 
     def half(self, cross: torch.Tensor) -> torch.Tensor:
-        return solve_lower(self._factor, cross.to(self._factor).mT)
+        if self._kept is not None:
+            return self._kept.half(cross.mT.to(torch.float64).clone(memory_format=torch.contiguous_format))
+        return solve_lower(self.factor, cross.to(self.factor).mT)
 
     def scale(self) -> torch.Tensor:
-        return self._scale
+        return scale_of(self.alpha[spread_over(self.alpha)], self._inverse_diagonal)
 
     def left_out(self) -> tuple[np.ndarray, np.ndarray]:
-        some = spread_over(self._factor)
+        some = spread_over(self.alpha)
         targets = self._targets[some].to(self.alpha)
-        errors = self.alpha[some] / inverse_diagonal(self._factor, some)[:, None]
+        errors = self.alpha[some] / self._inverse_diagonal[:, None]
         return in_numpy(targets), in_numpy(targets - errors)
 
 
