@@ -19,11 +19,8 @@ from omegaconf import OmegaConf
 from kfx.data.array_file import PointEncoding, count
 from kfx.data.dataset import Dataset
 from kfx.data.new_rows import Chunk, Encoding
-from kfx.estimators.base import KernelFlow
-from kfx.estimators.classifier import KernelFlowClassifier
 from kfx.estimators.frames import as_frame
 from kfx.estimators.parameters import EVALUATION, NESTED
-from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.evaluation.predictor import Arithmetic, Predictor, Separate, without_points
 from kfx.evaluation.scoring import EFFECTIVE
 from kfx.experiment.config import Config, typed
@@ -46,6 +43,7 @@ from kfx.screen.progress import Steps, say
 if TYPE_CHECKING:
     import pandas as pd
 
+    from kfx.estimators.base import KernelFlow
 
 _MOST_ROWS, _MOST_PAIRS = 20_000, 40_000_000
 """New rows, and pairs of them with interpolation points, that are in memory at once."""
@@ -190,6 +188,9 @@ class Model:
 
     def estimator(self) -> KernelFlow:
         """Return it as a fitted estimator with the settings of the run; it takes points after preprocessing."""
+        from kfx.estimators.classifier import KernelFlowClassifier  # a prediction does without scikit-learn
+        from kfx.estimators.regressor import KernelFlowRegressor
+
         config, evaluation = self.config, self.config.evaluation
         settings = {name: OmegaConf.to_container(self.run.config[name], resolve=True) for name in NESTED}
         settings |= {"targets": config.dataset.targets, "solver": "cholesky"}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax, softmax
-from scipy.stats import norm
+from scipy.special import log_softmax, ndtr, ndtri, softmax
 
 _SHARPEST = 1e3
 _COVERED = 0.95
@@ -18,6 +16,8 @@ def sharpness(scores: np.ndarray, labels: np.ndarray) -> float:
     scores: predicted targets of points that were left out, (n, classes). labels: their classes, (n,). As in Platt 1999
     one further point of any class counts, so that separable classes have finite a.
     """
+    from scipy.optimize import minimize_scalar
+
     n = len(scores)
 
     def loss(log_a: float) -> float:
@@ -60,12 +60,12 @@ def of_values(mean: np.ndarray, deviation: np.ndarray, y: np.ndarray) -> dict[st
     2007, eq. 21). coverage_95: the share of y within the central interval of 95 %.
     """
     z = (y - mean) / deviation
-    density = norm.pdf(z)
-    crps = deviation * (z * (2 * norm.cdf(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
+    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    crps = deviation * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
     return {
         "nlpd": float(np.mean(np.log(deviation) + 0.5 * np.log(2 * np.pi) + 0.5 * z**2)),
         "crps": float(np.mean(crps)),
-        "coverage_95": float(np.mean(np.abs(z) < norm.ppf((1 + _COVERED) / 2))),
+        "coverage_95": float(np.mean(np.abs(z) < ndtri((1 + _COVERED) / 2))),
     }
 
 
