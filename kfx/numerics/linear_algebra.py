@@ -10,6 +10,7 @@ import torch
 
 from kfx.numerics.arrays import by_one_thread, numpy_if_small
 from kfx.numerics.incidents import report_jitter
+from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 
 _MAX_EIGENVALUE_SIZE = 2000
@@ -71,6 +72,13 @@ class Factored:
         self.gram = gram
         self._factors: dict[float, torch.Tensor] = {}
         self._inverses: dict[float, torch.Tensor] = {}
+        self._effective: dict[Regularization, float] = {}
+
+    def effective(self, regularization: Regularization) -> float:
+        """Return the effective λ for Θ."""
+        if regularization not in self._effective:
+            self._effective[regularization] = regularization.of(self.gram)
+        return self._effective[regularization]
 
     def factor(self, regularization: float) -> torch.Tensor:
         """Return the lower factor L of Θ + λI, (n, n), with the jitter and the errors of `cholesky`."""

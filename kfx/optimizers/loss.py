@@ -251,7 +251,7 @@ class Loss:
         gram, pull = kernel.pullback(x) if gradient else (kernel.gram(x), None)
         computed = time.perf_counter()
         regularization, factored = kernel.own_regularization or self.regularization, Factored(gram)
-        found.regularization = regularization.of(gram)
+        found.regularization = factored.effective(regularization)
         value, ratios, cotangent = self.objective.measure(factored, y, batch.sample_sizes, regularization, gradient)
         if batch.orders:
             value, ratios, cotangent = self._mean(value, ratios, cotangent, gram, y, batch, regularization)
