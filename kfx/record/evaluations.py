@@ -90,12 +90,13 @@ class Evaluations:
         with whole_file(self._directory / "predictions.npz") as stream:
             write_arrays(stream, self._arrays, compressed=True)
 
-    def keep_solution(self, solution: Exact | ThroughCentres) -> None:
-        """Write the trained kernel's solution, from which a completed run predicts; of many points also the factor, in
-        a file of its own, whose checksum the first file holds."""
+    def keep_solution(self, solution: Exact | ThroughCentres, *, with_deviations: bool) -> None:
+        """Write the trained kernel's solution, from which a completed run predicts; of many points also the factor
+        for deviations, in a file of its own, whose checksum the first file holds."""
         arrays, path = solution.arrays(), factor_path(self._directory)
         path.unlink(missing_ok=True)
-        if isinstance(solution, Exact) and kept_factor.FEWEST <= len(solution.alpha) <= kept_factor.MOST:
+        is_many = kept_factor.FEWEST <= len(solution.alpha) <= kept_factor.MOST
+        if with_deviations and is_many and isinstance(solution, Exact):
             with whole_file(path) as stream:
                 arrays["factor_sha256"] = np.frombuffer(kept_factor.write(stream, solution.factor), np.uint8)
         with whole_file(solution_path(self._directory)) as stream:
