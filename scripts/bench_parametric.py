@@ -21,6 +21,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from kfx.kernels import RBF
+from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import rho
@@ -84,7 +85,8 @@ def kfx_loop(x, y, batch_size, iterations, streams, directory):
     record = Record(directory)
     record.open_trace(kernel, optimizer.columns)
     data = torch.as_tensor(x), torch.as_tensor(y)[:, None]
-    return FoldFits(record, 1, iterations).fit(kernel, optimizer, data, streams)
+    with exclusively():  # a run takes the settings of torch and BLAS once, not each iteration
+        return FoldFits(record, 1, iterations).fit(kernel, optimizer, data, streams)
 
 
 def measured(size, iterations, repeats, folder):

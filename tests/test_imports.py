@@ -32,3 +32,23 @@ def test_the_simplest_run_imports_only_its_own_options(tmp_path):
     others = {"kernels/network_options.py", "data/series_options.py", "data/image_options.py", "data/own_options.py"}
     assert not imported & others
     assert sum(len(path.read_text().splitlines()) for path in files) <= 18_000
+
+
+def test_the_regressor_imports_no_more_than_scikit_learn_before_its_fit():
+    """torch and what composes configs wait for the fit, so that a notebook's first cell answers at once."""
+    heavy = (
+        "torch",
+        "jax",
+        "numba",
+        "omegaconf",
+        "hydra",
+        "matplotlib",
+        "scipy.optimize",
+        "kfx.kernels",
+        "kfx.running",
+    )
+    of_base = "import sklearn.base, sys; before = set(sys.modules)\n"
+    made = "from kfx import KernelFlowRegressor\nKernelFlowRegressor(random_state=1).get_params(deep=False)\n"
+    code = f"{of_base}{made}print(*(name for name in {heavy} if name in set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not done.stdout.split()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -25,10 +29,13 @@ from kfx.kernels import (
     Residual,
     Scaled,
     Sequential,
+    stationary,
 )
 from kfx.kernels.ard import ARD
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
 from kfx.kernels.stationary import Stationary
+from kfx.numerics import process
+from kfx.numerics.linear_algebra import cholesky
 from tests.oracles import HAS_NEURAL_TANGENTS
 from tests.slow import slow
 
@@ -389,3 +396,63 @@ def test_gamma_of_rational_quadratic_stays_unless_asked():
 def test_errors_say_what_was_expected(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    "kernel", [RBF(1.7), Matern(1.3), Matern(1.3, nu=1.5), RationalQuadratic(1.0, 1.1), Laplace(2.0)], ids=str
+)
+def test_a_gram_matrix_computed_in_blocks_has_the_bits_of_a_whole_one(kernel, monkeypatch):
+    monkeypatch.setattr(stationary, "_ENTRIES", 1 << 12)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(301, 5)))
+    assert torch.equal(kernel.gram(x), kernel.pullback(x)[0])  # a pullback keeps distances and values, both whole
+    assert torch.equal(kernel.gram(x, x[:290]).diagonal(), kernel.gram(x[:290], x).diagonal())
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_factor_in_the_memory_of_its_matrix_is_that_of_lapack(count):
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(777, 5)))
+    gram = RBF(3.0).gram(x)
+    assert not torch.equal(gram, gram.mT)  # by round-off, so that it matters which triangle is read
+    before = gram.clone()
+    with process.exclusively(count):
+        found = cholesky(gram, 1e-3)
+    matrix = gram.clone()
+    matrix.diagonal().add_(1e-3)
+    assert torch.equal(gram, before)
+    torch.testing.assert_close(found @ found.mT, matrix, rtol=1e-12, atol=1e-13)
+    if count > 1:
+        with process.exclusively(count):
+            assert torch.equal(found, torch.linalg.cholesky_ex(matrix)[0])
+
+
+_PEAK = """
+import sys
+import torch
+from kfx.kernels import Matern
+from kfx.numerics import threads
+from kfx.numerics.linear_algebra import cholesky
+
+threads.use(int(sys.argv[1]))
+x = torch.randn(3000, 5, dtype=torch.float64)
+cholesky(Matern().gram(x[:300]), 1.0)  # loads what is loaded once
+
+
+def status(name):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) / 1024
+
+
+for step in (lambda: Matern().gram(x), lambda: cholesky(kept[0], 1.0)):
+    with open("/proc/self/clear_refs", "w") as reset:
+        reset.write("5")
+    before, kept = status("VmRSS"), [step()]
+    print((status("VmHWM") - before) / (8 * 3000**2 / 2**20))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read as Linux tells it")
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_large_gram_matrix_and_its_factor_take_little_more_than_their_memory(count):
+    done = subprocess.run([sys.executable, "-c", _PEAK, count], capture_output=True, text=True, check=True)
+    of_gram, of_factor = map(float, done.stdout.split())
+    assert of_gram < 3  # in matrices: its own, and temporaries of 32 MB each; whole ones made it 4
+    assert of_factor < 1.2

@@ -11,8 +11,11 @@ import pandas as pd
 import pytest
 
 from kfx import load_run
+from kfx.estimators import recorded
+from kfx.evaluation import kept_factor
 from kfx.experiment.compose import load
 from kfx.files import read_rows
+from kfx.numerics.linear_algebra import Factored
 from kfx.outcomes import ChangedError, DataError
 
 FIT = ("kernel.initial=mean_squared_distance", "sampler.batch_size=40", "optimizer.iterations=5")
@@ -248,3 +251,58 @@ def test_a_run_predicts_the_rows_of_a_file_that_its_config_names(kfx, files):
     code, _, err = kfx("run", *words, "dataset.predict=nowhere.csv", "hydra.run.dir=t")
     assert code == 2
     assert "dataset.predict=nowhere.csv: is not there; expected a file with new rows" in err
+
+
+@pytest.fixture
+def solved(kfx, files, monkeypatch):
+    """A run whose factor is kept in several panels, and the predictions of a record without a solution."""
+    monkeypatch.setattr(kept_factor, "FEWEST", 50)
+    monkeypatch.setattr(kept_factor, "_ROWS", 32)
+    words = ("dataset.target=price", "dataset.exclude=[kind]", "evaluation.n_interpolation=[30,90]", *FIT)
+    assert kfx("run", *TABLE, *words, "evaluation.repeats=2", "hydra.run.dir=r")[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(recorded, "recorded_exact", lambda *_: None)
+        return predicted(kfx, "r", "new.csv")[0]
+
+
+def test_a_prediction_from_the_kept_solution_solves_nothing_and_is_that_of_solving_again(kfx, solved, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Factored, "factor", None)  # a call would fail
+        found, err = predicted(kfx, "r", "new.csv")
+    assert "again" not in err
+    np.testing.assert_array_equal(found["prediction"], solved["prediction"])
+    np.testing.assert_allclose(found["deviation"], solved["deviation"], rtol=1e-9)
+    estimator = pickle.loads(pickle.dumps(load_run("r").estimator()))  # elsewhere, without the file
+    points = np.random.default_rng(0).normal(size=(1, estimator.n_features_in_))
+    ours = load_run("r").estimator().predict(points, return_std=True)
+    np.testing.assert_allclose(estimator.predict(points, return_std=True), ours, rtol=1e-9)
+
+
+def test_a_factor_that_is_deleted_is_computed_again_and_one_that_is_damaged_is_refused(kfx, solved):
+    factor = Path("r/factor.bin")
+    whole = bytearray(factor.read_bytes())
+    whole[-5] ^= 1
+    factor.write_bytes(whole)
+    code, _, err = kfx("predict", "r", "new.csv")
+    assert code == 3
+    assert "factor.bin: is damaged" in err
+    assert "delete it, to solve again" in err
+    factor.unlink()
+    found, err = predicted(kfx, "r", "new.csv")
+    assert "factor.bin: is gone; solving again for deviations" in err
+    pd.testing.assert_frame_equal(found, solved, rtol=0, atol=0)
+
+
+def test_the_solution_is_one_of_the_results_that_a_record_seals(kfx, solved):
+    with np.load("r/solution.npz") as stored:
+        arrays = dict(stored)
+    np.savez("r/solution.npz", **arrays | {"alpha": 2 * arrays["alpha"]})
+    code, _, err = kfx("predict", "r", "new.csv")
+    assert code == 3
+    assert "solution.npz: is damaged, or has changed" in err
+
+
+def test_the_factor_of_few_points_is_not_kept(kfx, files):
+    assert kfx("run", *TABLE, "dataset.target=price", "dataset.exclude=[kind]", *FIT, "hydra.run.dir=r")[0] == 0
+    assert Path("r/solution.npz").stat().st_size < 10_000
+    assert not Path("r/factor.bin").exists()

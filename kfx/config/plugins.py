@@ -11,9 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, SupportsIndex
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from kfx.config.metrics import METRICS, Metric
 from kfx.config.registry import OPTIONS, Schema, described, from_source, load
 from kfx.outcomes import ConfigError
@@ -112,6 +109,9 @@ def _plug_in(path: Path, expected: str | None = None) -> None:
 
 def _check_types(made: Schema) -> None:
     """ConfigError for a field of a type that a config cannot hold."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         OmegaConf.structured(made)
     except (OmegaConfBaseException, NameError, TypeError) as error:

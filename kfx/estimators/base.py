@@ -10,7 +10,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from inspect import signature
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,30 +19,20 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from kfx.config.choices import STEPS
-from kfx.config.option import Option
 from kfx.config.plugins import Portable
 from kfx.data.dataset import Dataset, fillers
 from kfx.data.new_rows import Encoding
 from kfx.data.own import looks_channels_last
-from kfx.estimators.fit import fit
 from kfx.estimators.frames import as_frame, encoded, encoding_of, is_table, with_columns_of
-from kfx.estimators.settings import (
-    EVALUATION,
-    GROUPS,
-    NESTED,
-    Chosen,
-    as_config,
-    modules_of,
-    settings_of,
-    with_settings,
-)
-from kfx.evaluation.predictor import Predictor, Separate, without_points
-from kfx.evaluation.scoring import interpolation_order
-from kfx.kernels.base import Kernel
-from kfx.numerics.regularization import Regularization
-from kfx.numerics.streams import Streams
-from kfx.objectives.base import Function, Objective
+from kfx.estimators.parameters import EVALUATION, GROUPS, NESTED, Chosen
 from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:  # torch is imported by the first fit, so that `import kfx` in a notebook costs what scikit-learn does
+    from kfx.config.option import Option
+    from kfx.evaluation.predictor import Predictor, Separate
+    from kfx.kernels.base import Kernel
+    from kfx.numerics.regularization import Regularization
+    from kfx.objectives.base import Function, Objective
 
 _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64, "ensure_all_finite": "allow-nan"}
 
@@ -164,6 +154,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         params: dict[str, Any] = super().get_params(deep=False)
         if deep:
+            from kfx.estimators.settings import settings_of
+
             for name in NESTED:
                 own = settings_of(name, self._named(name))
                 params |= {f"{name}__{key}": value for key, value in own.items()}
@@ -179,6 +171,10 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             else:
                 plain[key] = value
         super().set_params(**plain)
+        if not nested:
+            return self
+        from kfx.estimators.settings import with_settings
+
         for name, changes in nested.items():
             setattr(self, name, with_settings(name, self._named(name), changes))
         return self
@@ -204,6 +200,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         return tags
 
     def _modules(self) -> set[Any]:
+        from kfx.estimators.settings import modules_of
+
         return super()._modules() | {module for name in GROUPS for module in modules_of(name, getattr(self, name))}
 
     @property
@@ -285,7 +283,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def _steps(self) -> list[str] | None:
         """As `dataset.preprocess`."""
-        if self.scale is None or (self.scale == "auto" and isinstance(self.kernel, Kernel)):
+        if self.scale is None or (self.scale == "auto" and not isinstance(self.kernel, str | Mapping)):
             return []
         if self.scale == "auto":
             return None
@@ -296,6 +294,12 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None, weights: np.ndarray | None = None) -> None:
         """Fit the kernel to points (n, …) and targets (n, outputs), and solve for the coefficients. labels: (n,), or
         None. weights: > 0, (n,), or None."""
+        from kfx.estimators.fit import fit
+        from kfx.estimators.settings import as_config
+        from kfx.evaluation.predictor import Predictor, Separate, without_points
+        from kfx.evaluation.scoring import interpolation_order
+        from kfx.numerics.streams import Streams
+
         for name in ("trace_", "remarks_", "regularization_", "kernel_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         self.components_ = []
@@ -337,6 +341,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def holding(self, predictor: Predictor | Separate) -> Self:
         """The estimator as one that has been fitted, with the kernel and the solution of a run."""
+        from kfx.evaluation.predictor import Separate
+        from kfx.numerics.regularization import Regularization
+
         last = predictor.parts[-1]
         self._predictor, self.kernel_ = predictor, last.kernel
         self.regularization_ = Regularization(last.interpolant.effective, "absolute")

@@ -15,8 +15,9 @@ from kfx.config.option import Option
 from kfx.config.plugins import Portable
 from kfx.data.backtest import Backtest, Choice, choose, kernel_with_length, predictor, usual_lags
 from kfx.data.windows import Trajectory, Windows, smape
+from kfx.estimators.parameters import Chosen
 from kfx.estimators.regressor import KernelFlowRegressor
-from kfx.estimators.settings import Chosen, kernel_option
+from kfx.estimators.settings import kernel_option
 from kfx.evaluation.systems import InMemory
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import as_tensor, in_numpy

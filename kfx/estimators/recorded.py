@@ -21,11 +21,8 @@ from kfx.data.dataset import Dataset
 from kfx.data.new_rows import Chunk, Encoding
 from kfx.data.preparation import Preparation
 from kfx.data.preparation import recorded as preparations
-from kfx.estimators.base import KernelFlow
-from kfx.estimators.classifier import KernelFlowClassifier
 from kfx.estimators.frames import as_frame
-from kfx.estimators.regressor import KernelFlowRegressor
-from kfx.estimators.settings import EVALUATION, NESTED
+from kfx.estimators.parameters import EVALUATION, NESTED
 from kfx.evaluation.predictor import Arithmetic, Predictor, Separate, without_points
 from kfx.evaluation.scoring import EFFECTIVE
 from kfx.experiment.config import Config, typed
@@ -38,7 +35,7 @@ from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.outcomes import DataError, RecordError, Status
-from kfx.record.fitted import recorded_solution
+from kfx.record.fitted import recorded_exact, recorded_solution
 from kfx.record.origin import require_same_data
 from kfx.record.reading import Run, load_run, read_environment, read_metrics
 from kfx.running import stages
@@ -48,6 +45,7 @@ from kfx.screen.progress import Steps, say
 if TYPE_CHECKING:
     import pandas as pd
 
+    from kfx.estimators.base import KernelFlow
 
 _MOST_ROWS, _MOST_PAIRS = 20_000, 40_000_000
 """New rows, and pairs of them with interpolation points, that are in memory at once."""
@@ -97,8 +95,6 @@ class Model:
         repeat, _, order = next(split for split in splits if split[1] == len(parts) - 1)
         last = replace(prepared[-1], inflation=_inflation(run, config))
         order = order[: max(config.evaluation.n_interpolation or [len(last.x_train)])]
-        if config.evaluation.solver != "nystrom" and 16 * len(order) ** 2 > config.evaluation.memory_bytes():
-            raise RecordError(f"{run.directory}: the Gram matrix of {len(order)} points does not fit in memory")
         count = config.device.threads or threads.available()
         machine = Machine(config.device.pick(), getattr(torch, config.device.dtype), count, {})
         of_evaluation = stages.threads_for(config, prepared, machine)[1]
@@ -116,6 +112,13 @@ class Model:
                 return Predictor(kernel, own, units, arithmetic)
             x, y = data.x_train[order], _targets(data)[order]
             weights = None if data.weights is None else data.weights[order]
+            if weights is None and not (config.outputs.is_separate or _is_one_column_of_classes(data)):
+                with arithmetic.block():
+                    exact = recorded_exact(run.directory, kernel, arithmetic.tensor(x), torch.as_tensor(y), say)
+                if exact is not None:
+                    return Predictor(kernel, exact, units, arithmetic)
+            if 16 * len(order) ** 2 > config.evaluation.memory_bytes():
+                raise RecordError(f"{run.directory}: the Gram matrix of {len(order)} points does not fit in memory")
             return Predictor.solved(kernel, x, y, found, units, arithmetic, weights)
 
         predictor: Predictor | Separate
@@ -198,6 +201,9 @@ class Model:
 
     def estimator(self) -> KernelFlow:
         """Return it as a fitted estimator with the settings of the run; it takes points after preprocessing."""
+        from kfx.estimators.classifier import KernelFlowClassifier  # a prediction does without scikit-learn
+        from kfx.estimators.regressor import KernelFlowRegressor
+
         config, evaluation = self.config, self.config.evaluation
         settings = {name: OmegaConf.to_container(self.run.config[name], resolve=True) for name in NESTED}
         settings |= {"scale": None, "targets": config.dataset.targets, "solver": "cholesky"}

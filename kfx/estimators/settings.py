@@ -20,6 +20,7 @@ from kfx.config.option import Option, Settings
 from kfx.config.overrides import escaped
 from kfx.config.registry import OPTIONS, SECTIONS, chosen, load
 from kfx.data.own_options import OwnDataset
+from kfx.estimators.parameters import EVALUATION, GROUPS, NESTED, Chosen
 from kfx.experiment.compose import composed, options_in_hydra, without_hydra
 from kfx.experiment.config import Config, typed
 from kfx.kernels.base import Kernel
@@ -32,16 +33,7 @@ if TYPE_CHECKING:
     from kfx.data.dataset import Dataset
     from kfx.objectives.base import Function
 
-Chosen = str | Mapping[str, object]
-"""An option by its name, or by settings with a name."""
-
-GROUPS = ("kernel", "objective", "optimizer", "sampler", "device")
-SECTIONS_TAKEN = ("regularization", "flow", "outputs")
-EVALUATION = ("solver", "centres", "choose")
-"""Parameters of an estimator that are settings of the evaluation."""
 _SOLVERS = ("auto", "cholesky", "nystrom")
-NESTED = (*GROUPS, *SECTIONS_TAKEN)
-"""Parameters of an estimator that have settings."""
 
 
 def as_config(

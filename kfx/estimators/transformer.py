@@ -12,7 +12,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from kfx.config.option import Option
 from kfx.data.own import as_targets, looks_like_classes
 from kfx.estimators.base import KernelFlow
-from kfx.estimators.settings import Chosen
+from kfx.estimators.parameters import Chosen
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
 from kfx.numerics.regularization import Regularization

@@ -10,10 +10,11 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from kfx.evaluation.kept_factor import KeptFactor
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.linear_algebra import Factored, solve_lower
-from kfx.numerics.regression import ROWS, inverse_diagonal, left_out_scale, spread_over
+from kfx.numerics.regression import ROWS, inverse_diagonal, scale_of, spread_over
 from kfx.numerics.weighting import scaled
 
 
@@ -144,6 +145,7 @@ class Exact(Calibrated):
 
     points: X, mapped, (k, …). solution: α, or S⁻¹α, (k, outputs). targets: Y, or SY, (k, outputs), float64. kernel: K,
     of mapped points. gram: K(X, X), or SKS; None to compute it when the variance needs it. roots: s, (k,), or None.
+    diagonal: (A⁻¹)_ii of the points of `spread_over`, and kept: the factor of A = K + λI, where they are known already.
     """
 
     def __init__(
@@ -156,41 +158,54 @@ class Exact(Calibrated):
         gram: Factored | None = None,
         report: Mapping[str, float] | None = None,
         roots: torch.Tensor | None = None,
+        diagonal: torch.Tensor | None = None,
+        kept: KeptFactor | None = None,
     ) -> None:
         self.points, self.effective, self.report = points, effective, report or {}
         self.alpha = solution if roots is None else solution * roots[:, None]
         self._solution, self._targets, self._kernel, self._gram, self._roots = solution, targets, kernel, gram, roots
+        self._diagonal, self._kept = diagonal, kept
 
     def alone(self) -> Exact:
-        """Return it without its Gram matrix, which may be large."""
-        own = self.points, self._solution, self.effective, self._targets, self._kernel, None, self.report
-        return Exact(*own, self._roots)
+        """Return it without its Gram matrix, which may be large, and without a file."""
+        own = self.points, self._solution, self.effective, self._targets, self._kernel
+        return Exact(*own, report=self.report, roots=self._roots, diagonal=self._diagonal)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays of a file, from which the same solution is made with these points and targets."""
+        named = {"alpha": self._solution, "inverse_diagonal": self._inverse_diagonal}
+        return {name: in_numpy(each) for name, each in named.items()} | {"effective": np.array(self.effective)}
 
     def __getstate__(self) -> dict[str, object]:
         return vars(self.alone())
 
     @cached_property
-    def _factor(self) -> torch.Tensor:
+    def factor(self) -> torch.Tensor:
+        """L, (k, k), of K + λI, or of SKS + λI. NumericalError if there is none."""
         if self._gram is not None:
             return self._gram.factor(self.effective)
         gram = self._kernel.gram(self.points)
         return Factored(gram if self._roots is None else scaled(gram, self._roots)).factor(self.effective)
 
-    @cached_property
-    def _scale(self) -> torch.Tensor:
-        return left_out_scale(self._factor, self._solution)
+    @property
+    def _inverse_diagonal(self) -> torch.Tensor:
+        if self._diagonal is None:
+            self._diagonal = inverse_diagonal(self.factor, spread_over(self.alpha))
+        return self._diagonal
 
     def half(self, cross: torch.Tensor) -> torch.Tensor:
-        own = cross.to(self._factor)
-        return solve_lower(self._factor, (own if self._roots is None else own * self._roots).mT)
+        if self._kept is not None:
+            return self._kept.half(cross.mT.to(torch.float64).clone(memory_format=torch.contiguous_format))
+        own = cross.to(self.factor)
+        return solve_lower(self.factor, (own if self._roots is None else own * self._roots).mT)
 
     def scale(self) -> torch.Tensor:
-        return self._scale
+        return scale_of(self._solution[spread_over(self.alpha)], self._inverse_diagonal)
 
     def left_out(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        some = spread_over(self._factor)
+        some = spread_over(self.alpha)
         targets = self._targets[some].to(self.alpha)
-        errors = self._solution[some] / inverse_diagonal(self._factor, some)[:, None]
+        errors = self._solution[some] / self._inverse_diagonal[:, None]
         if self._roots is None:
             return in_numpy(targets), in_numpy(targets - errors), None
         roots = self._roots[some, None]

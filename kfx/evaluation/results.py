@@ -25,8 +25,7 @@ class Result:
     used: the λ that was solved with, the kernel's own if it has one. metrics: NaN for what could not be measured.
     arrays: `mean`, (m, outputs), in the units of the targets; where they are asked for `variance`, (m,), `deviation`,
     (m, outputs), with reduced outputs `components`, `probability`, (m, classes), `forecast`, (origins, steps,
-    coordinates), and `coefficients`, (k, outputs). solution: the arrays of a solution through centres. problems: why
-    something could not be measured.
+    coordinates), and `coefficients`, (k, outputs). problems: why something could not be measured.
     """
 
     n_interpolation: int
@@ -34,7 +33,6 @@ class Result:
     used: float
     metrics: dict[str, float]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    solution: Mapping[str, np.ndarray] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def rows(self, kernel: str, repeat: int) -> list[Document]:

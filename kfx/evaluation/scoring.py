@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ import torch
 from kfx.data.dataset import Dataset
 from kfx.evaluation import judges
 from kfx.evaluation.disk_stores import DiskStores
-from kfx.evaluation.interpolants import ThroughCentres
+from kfx.evaluation.interpolants import Exact, Interpolant, ThroughCentres
 from kfx.evaluation.judges import Case, Judge, OfHead, Subject, Tensors, predicted
 from kfx.evaluation.results import Result
 from kfx.evaluation.systems import InMemory, System
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kfx.evaluation.rollout import Rollout
 
 EFFECTIVE = "effective_regularization"
+Keep = Callable[[Exact | ThroughCentres], None]
+"""Takes the solution from which new points can be predicted."""
 
 
 def interpolation_order(data: Dataset, balanced: bool, rng: np.random.Generator | None) -> np.ndarray:
@@ -59,7 +61,7 @@ class Scoring:
     train_error, rho, head, variance, calibration, rollout: what is judged beside the errors on the test points
         (`kfx.evaluation.judges`).
     coefficients: also return those of the interpolation points, (n, outputs).
-    approximation: the settings of solver `nystrom`, whose solution is returned too.
+    approximation: the settings of solver `nystrom`.
     """
 
     regularizations: Sequence[Regularization]
@@ -113,11 +115,13 @@ def evaluate(
     sizes: Sequence[int],
     scoring: Scoring,
     disk: DiskStores | None = None,
+    keep: Keep | None = None,
 ) -> list[Result]:
     """Judge a kernel with each N_I of `sizes` and each λ; one Gram matrix serves all.
 
     order: indices of training points, of which the first N_I are interpolated. disk: takes Gram matrices that do not
-    fit in memory. What cannot be solved or measured is NaN, and the result says why.
+    fit in memory. keep: gets the solution of the largest N_I with the first λ, if it is in memory and was calibrated,
+    or through centres. What cannot be solved or measured is NaN, and the result says why.
     """
     head = torch.as_tensor(order[: max(sizes)], device=tensors[0].device)
     every, names, results = list(scoring.judges()), metric_names(data, scoring), []
@@ -137,7 +141,10 @@ def evaluate(
                 with collect() as incidents:
                     try:
                         if subject is not None:
-                            _judge(subject, own, scoring, every, found)
+                            solved = _judge(subject, own, scoring, every, found)
+                            is_first = configured == scoring.regularizations[0] and size == max(sizes)
+                            if keep is not None and is_first and _can_be_kept(solved, scoring):
+                                keep(solved)
                     except NumericalError as error:  # a kernel that fails must not stop the evaluation of the others
                         found.problems.append(f"at n_interpolation {size}: {error}")
                 found.metrics["jitter"] = incidents.jitter
@@ -188,15 +195,13 @@ def _system(
 
 def _judge(
     subject: Subject, own: Regularization, scoring: Scoring, every: Sequence[Judge | OfHead], found: Result
-) -> None:
+) -> Interpolant:
     """Solve with the λ `own`, and add what the judges find; NumericalError at the first that fails."""
     size, system = found.n_interpolation, subject.system
     found.metrics[EFFECTIVE] = system.effective(own, size)
     interpolant = system.interpolant(own, subject.tensors[1][subject.head[:size]])
     if scoring.coefficients:
         found.arrays["coefficients"] = in_numpy(interpolant.alpha)
-    if isinstance(interpolant, ThroughCentres) and found.configured == scoring.regularizations[0].value:
-        found.solution = interpolant.arrays()
     prediction = predicted(interpolant, system.test, subject.data, scoring.clip)
     if not np.isfinite(prediction).all():
         raise NumericalError(Event.DIVERGED, "a prediction is not finite")
@@ -208,6 +213,13 @@ def _judge(
             metrics, arrays = judge(case)
             found.metrics |= metrics
             found.arrays |= arrays
+    return interpolant
+
+
+def _can_be_kept(solved: Interpolant, scoring: Scoring) -> TypeGuard[Exact | ThroughCentres]:
+    """Whether a solution is one of those from which a record predicts; calibration has factored its matrix."""
+    is_exact = isinstance(solved, Exact) and scoring.solver == "cholesky" and scoring.calibration
+    return is_exact or isinstance(solved, ThroughCentres)
 
 
 def constant_prediction(data: Dataset) -> tuple[str, float]:

@@ -29,6 +29,9 @@ PullRows = Callable[[A | OuterProducts, bool], tuple[dict[str, float], A | None]
 """Maps a cotangent G, (n, n), to the gradients of Σ_ij G_ij K_ij by parameter name, and with respect to the points,
 (n, features), where requested."""
 
+_ENTRIES = 1 << 22
+"""Entries of a Gram matrix that are computed at a time from their distances."""
+
 
 class Arithmetic(Protocol[A]):
     """Functions that the formulas need, for one kind of array: `stationary_arrays` or `stationary_tensors`."""
@@ -113,7 +116,13 @@ class Stationary(Kernel, OfOuterProducts):
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         if is_small(x) and (y is None or is_small(y)):
             return torch.from_numpy(self._of_rows(_rows(x.numpy()), None if y is None else _rows(y.numpy()))[1])
-        return self._of_rows(_rows(x), None if y is None else _rows(y))[1]
+        on = _arithmetic(x)
+        gram = self._squared_distances(on, _rows(x), None if y is None else _rows(y))
+        for block in gram.view(-1).split(_ENTRIES):  # temporaries as large as K would take three times its memory
+            block.copy_(self._profile(on, block))
+        if y is None:
+            on.fill_diagonal(gram, self._variance())
+        return gram
 
     def _of_rows(self, x: A, y: A | None) -> tuple[A, A]:
         """Return r² and K, both (n, m), of points (n, features) and (m, features)."""
@@ -303,7 +312,7 @@ class Laplace(Kernel):
         return torch.cdist(a, a if y is None else y.reshape(len(y), -1), p=1.0)
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        return stationary_tensors.exp(self._distances(x, y) / -self._scalar("sigma"))
+        return stationary_tensors.exp(self._distances(x, y).div_(-self._scalar("sigma")))
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
         return x.new_ones(len(x))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax, softmax
-from scipy.stats import norm
+from scipy.special import log_softmax, ndtr, ndtri, softmax
 
 from kfx.numerics.means import weighted_mean
 
@@ -21,6 +19,8 @@ def sharpness(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None
     points, (n,), or None. As in Platt 1999 one further point of any class counts, so that separable classes have
     finite a.
     """
+    from scipy.optimize import minimize_scalar
+
     n = len(scores)
     relative = 1.0 if weights is None else (weights / weights.mean())[:, None]
 
@@ -70,12 +70,12 @@ def of_values(
     95 %.
     """
     z = (y - mean) / deviation
-    density = norm.pdf(z)
-    crps = deviation * (z * (2 * norm.cdf(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
+    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    crps = deviation * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
     return {
         "nlpd": weighted_mean(np.log(deviation) + 0.5 * np.log(2 * np.pi) + 0.5 * z**2, weights),
         "crps": weighted_mean(crps, weights),
-        "coverage_95": weighted_mean(np.abs(z) < norm.ppf((1 + COVERED) / 2), weights),
+        "coverage_95": weighted_mean(np.abs(z) < ndtri((1 + COVERED) / 2), weights),
     }
 
 

@@ -10,6 +10,7 @@ import torch
 
 from kfx.numerics.arrays import by_one_thread, numpy_if_small
 from kfx.numerics.incidents import report_jitter
+from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 
 _MAX_EIGENVALUE_SIZE = 2000
@@ -39,8 +40,10 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
         _, info = scipy.linalg.lapack.dpotrf(copy.T, lower=1, clean=1, overwrite_a=1)
         if info == 0 and math.isfinite(copy[-1, -1]):
             return torch.from_numpy(copy.T)
-    matrix = torch.empty(gram.shape, dtype=torch.float64, device=gram.device).copy_(gram)
-    matrix.diagonal().add_(regularization)
+    matrix = torch.empty(gram.shape, dtype=torch.float64, device=gram.device)
+    if matrix.is_cpu and not by_one_thread(matrix):
+        matrix = matrix.mT  # LAPACK's order, in which torch needs no further matrix
+    matrix.copy_(gram).diagonal().add_(regularization)
     factor, found = _factored(matrix)
     if found and math.isfinite(float(factor[-1, -1])):
         return factor
@@ -69,6 +72,13 @@ class Factored:
         self.gram = gram
         self._factors: dict[float, torch.Tensor] = {}
         self._inverses: dict[float, torch.Tensor] = {}
+        self._effective: dict[Regularization, float] = {}
+
+    def effective(self, regularization: Regularization) -> float:
+        """Return the effective λ for Θ."""
+        if regularization not in self._effective:
+            self._effective[regularization] = regularization.of(self.gram)
+        return self._effective[regularization]
 
     def factor(self, regularization: float) -> torch.Tensor:
         """Return the lower factor L of Θ + λI, (n, n), with the jitter and the errors of `cholesky`."""
@@ -117,7 +127,8 @@ def _factored(matrix: torch.Tensor) -> tuple[torch.Tensor, bool]:
     if by_one_thread(matrix):
         _, info = scipy.linalg.lapack.dpotrf(matrix.numpy().T, lower=1, clean=1, overwrite_a=1)
         return matrix.mT, info == 0
-    factor, info = torch.linalg.cholesky_ex(matrix)
+    in_place = (matrix, torch.empty((), dtype=torch.int32)) if matrix.is_cpu else None
+    factor, info = torch.linalg.cholesky_ex(matrix, out=in_place)
     return factor, int(info) == 0
 
 

@@ -67,11 +67,16 @@ def left_out_scale(factor: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
 
     factor: L, (n, n), A = K + λI = LLᵀ. alpha: A⁻¹Y, (n, outputs).
     """
-    some = spread_over(factor)
-    return (alpha[some].square() / inverse_diagonal(factor, some)[:, None]).mean(dim=0)
+    some = spread_over(alpha)
+    return scale_of(alpha[some], inverse_diagonal(factor, some))
 
 
-def spread_over(factor: torch.Tensor) -> torch.Tensor:
-    """Return the indices of the points that are left out one by one, at most 2000 spread over all of L, (n, n)."""
-    n = len(factor)
-    return torch.linspace(0, n - 1, min(n, _MOST_LEFT_OUT), device=factor.device).round().to(torch.int64)
+def scale_of(alpha: torch.Tensor, diagonal: torch.Tensor) -> torch.Tensor:
+    """As `left_out_scale`, from the α_i, (k, outputs), and (A⁻¹)_ii, (k,), of the points that are left out."""
+    return (alpha.square() / diagonal[:, None]).mean(dim=0)
+
+
+def spread_over(points: torch.Tensor) -> torch.Tensor:
+    """Return the indices of the points that are left out one by one, at most 2000 spread over all of (n, …)."""
+    n = len(points)
+    return torch.linspace(0, n - 1, min(n, _MOST_LEFT_OUT), device=points.device).round().to(torch.int64)

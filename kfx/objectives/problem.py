@@ -39,7 +39,7 @@ class Problem:
     @cached_property
     def effective(self) -> float:
         """The effective λ for this Θ."""
-        return self.regularization.of(self.factored.gram)
+        return self.factored.effective(self.regularization)
 
     @cached_property
     def factor(self) -> torch.Tensor:

@@ -258,7 +258,7 @@ class Loss:
         weights = None if self.weights is None else rows_of(self.weights, batch.indices)
         gram, y, regularization = weighted(gram, y, kernel.own_regularization or self.regularization, weights)
         factored = Factored(gram)
-        found.regularization = regularization.of(gram)
+        found.regularization = factored.effective(regularization)
         value, ratios, cotangent = self.objective.measure(factored, y, batch.sample_sizes, regularization, gradient)
         if batch.orders:
             value, ratios, cotangent = self._mean(value, ratios, cotangent, gram, y, batch, regularization)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from kfx.plots.style import DATA, FAINT, OF_KERNELS, figure, finish
 from kfx.record.reading import Run, read_table
@@ -62,4 +62,4 @@ def _of_values(rows: pd.DataFrame, names: list[str]) -> tuple[np.ndarray, np.nda
         for name in names
     ]
     z = np.concatenate(sizes)
-    return levels, np.array([np.mean(z <= norm.ppf((1 + level) / 2)) for level in levels])
+    return levels, np.array([np.mean(z <= ndtri((1 + level) / 2)) for level in levels])

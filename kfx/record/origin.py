@@ -25,7 +25,7 @@ _RESULTS = (
 )
 _OTHERS = (
     *(_METRICS, _CONFIG, "overrides.yaml", "history.csv"),
-    *("checkpoint*", "snapshots", "figures", "grams", ".lock", ".writer.json"),
+    *("factor.bin", "checkpoint*", "snapshots", "figures", "grams", ".lock", ".writer.json"),
 )
 
 

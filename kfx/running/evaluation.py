@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from kfx.config.metrics import better_of
 from kfx.evaluation import predictions
 from kfx.evaluation.options import Split, TestPointsOption
 from kfx.evaluation.results import Result, changes, derived, summary
-from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metric_names
+from kfx.evaluation.scoring import Keep, Scoring, evaluate, interpolation_order, metric_names
 from kfx.files import Document, whole_file
 from kfx.kernels import Kernel
 from kfx.kernels.regularized import bare
@@ -161,6 +162,10 @@ def _evaluated(
     metrics = metric_names(folds[0], scoring, config.outputs.is_separate)
     files, count = record.evaluations, len(sizes or [0]) * len(scoring.regularizations) * len(metrics)
     rows = files.begin(count, record.restored is not None)
+    kept = next(repeat for repeat, fold, _ in splits if fold == len(folds) - 1)  # from which the record predicts
+    keeps = config.evaluation.solver == "nystrom" or (config.dataset.is_own and not config.dataset.is_series)
+    keeps = keeps and folds[0].weights is None
+    keep_solution = partial(files.keep_solution, with_deviations=folds[0].labels_train is None)
     is_curve = folds[0].x_train.shape[1:] == (1,) and len(folds) == 1  # the picture needs points and predictions
     if is_curve:
         files.keep({name: getattr(folds[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
@@ -183,10 +188,9 @@ def _evaluated(
                 if repeat not in done:
                     of_fold = context.of_fold(of_parts, fold)
                     inflation = context.inflation_of(fold) if name == "trained" else 1.0
-                    results = _results(context, of_fold, fold, order, scoring, inflation)
                     is_trained = name == "trained" or (name == "initial" and "trained" in unchanged)
-                    if is_trained and fold == len(folds) - 1 and results[0].solution:
-                        files.keep_solution(results[0].solution)
+                    keep = keep_solution if keeps and is_trained and repeat == kept else None
+                    results = _results(context, of_fold, fold, order, scoring, inflation, keep)
                     _keep(files, name, repeat, results, every=config.evaluation.save_predictions or is_curve)
                     if name in _COMPARED and (arrays := _at_largest(results).arrays):
                         files.predicted(name, repeat, predictions.columns(arrays, folds[fold]))
@@ -213,6 +217,7 @@ def _results(
     order: np.ndarray,
     scoring: Scoring,
     inflation: np.ndarray | float,
+    keep: Keep | None,
 ) -> list[Result]:
     """The results of the kernels of a fold: one, or one for each output. inflation: of their deviations."""
     data = replace(context.folds[fold], inflation=inflation)
@@ -222,7 +227,7 @@ def _results(
         from kfx.evaluation import separate
 
         return separate.evaluate_separately(kernels, *given)
-    return evaluate(kernels[0], *given)
+    return evaluate(kernels[0], *given, keep)
 
 
 def _at_largest(results: Sequence[Result]) -> Result:
