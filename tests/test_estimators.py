@@ -76,7 +76,7 @@ SETTINGS = {
     "adam": (["kernel.sigma=0.5"], {"kernel": {"sigma": 0.5}}),
     "a sum": (
         ["kernel=sum", "kernel.parts=[{name: rbf,sigma: 2.0},{name: matern,nu: 2.5}]"],
-        {"kernel": RBF(2.0) + Matern(nu=2.5)},
+        {"kernel": RBF(2.0) + Matern(nu=2.5), "scale": ["normalize"]},
     ),
     "validation": (["regularization.selection=validation"], {"regularization": "validation"}),
     "likelihood": (
@@ -97,7 +97,7 @@ def test_parameters_and_predictions_are_those_of_a_run(kfx, halves, name):
     common += ["evaluation.save_predictions=true", "figures=false", "optimizer.iterations=6", "hydra.run.dir=r"]
     common += (
         ["dataset.transform=false"]
-        if name in ("adam", "validation", "starts", "bayesian", "samples", "a length for each feature", "a sum")
+        if name in ("adam", "validation", "starts", "bayesian", "samples", "a length for each feature")
         else []
     )
     if name == "likelihood":

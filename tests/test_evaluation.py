@@ -15,7 +15,7 @@ from sklearn.model_selection import KFold, cross_val_predict
 from kfx import KernelFlowRegressor, load_run, plug_in
 from kfx.config.choices import SOLVERS
 from kfx.data import Dataset
-from kfx.data.dataset import folds
+from kfx.data.splits import folds
 from kfx.evaluation.cross_validation import errors_of_candidates, least
 from kfx.evaluation.judges import errors
 from kfx.evaluation.results import summary

@@ -98,7 +98,7 @@ def test_each_remark_comes_where_it_should(kfx, in_folder, event, data, settings
     assert len(told) == 1, out
     assert told[0] in load_run("r").metrics["remarks"]
     assert f",{event}," in (in_folder / "r/history.csv").read_text()
-    regressor = KernelFlowRegressor(**settings, targets="as_given").fit(x[train], y[train])
+    regressor = KernelFlowRegressor(**settings, scale=None, targets="as_given").fit(x[train], y[train])
     of_estimator = [text for text in regressor.remarks_ if text.endswith(f": {event.advice}")]
     assert len(of_estimator) == 1, regressor.remarks_
     assert of_estimator == told or event is Event.ERROR_ROSE, "its errors are of other points"

@@ -459,7 +459,7 @@ def test_a_run_on_a_table_with_weights(kfx, files):
     run, predicted = load_run("r"), pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
     train, test = files[:66], files[66:]
     assert np.allclose(predicted["weight"], test["w"])
-    own = KernelFlowRegressor(optimizer=FEW).fit(train[["a", "b", "c"]], train["y"], train["w"])
+    own = KernelFlowRegressor(optimizer=FEW, scale=None).fit(train[["a", "b", "c"]], train["y"], train["w"])
     for name, value in run.kernel.parameters.items():
         assert np.allclose(own.kernel_.parameters[name], value, rtol=1e-9)
     mean, deviation = own.predict(test[["a", "b", "c"]], return_std=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kfx.data.dataset import Dataset, classification, of_classes, split
+from kfx.data.dataset import Dataset, classification, of_classes
+from kfx.data.splits import split
 
 
 def digits(n_train: int | None, n_test: int, classes: Sequence[int] | None, rng: np.random.Generator) -> Dataset:

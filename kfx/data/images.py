@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from kfx.data.dataset import Dataset, classification, of_classes, take
+from kfx.data.dataset import Dataset, classification, of_classes
 from kfx.data.files import locate, warn_of_unpublished
+from kfx.data.splits import take
 from kfx.outcomes import DataError
 
 _MOST_IMAGES = 100_000

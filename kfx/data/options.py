@@ -104,7 +104,11 @@ class DatasetOption(Option, DatasetPart):
 
     def build(self, rng: np.random.Generator) -> Dataset:
         """Load or generate the data set. rng: picks subsets and random points."""
-        return self.constructor()(self.n_train, self.n_test, rng=rng, **self.beyond(DatasetOption))
+        return self.constructor()(self.n_train, self.n_test, rng=rng, **self._taken())
+
+    def _taken(self) -> Settings:
+        """The settings that what builds the data takes, beside the numbers of points."""
+        return self.beyond(DatasetOption)
 
     def load(self, rng: np.random.Generator) -> Dataset:
         """`build`, whose result is checked if the option is not kfx's; DataError in one line."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kfx.data.dataset import Dataset, one_hot, split, take
+from kfx.data.dataset import Dataset, one_hot
 from kfx.data.files import warn_once
+from kfx.data.splits import split, take
 from kfx.data.table_columns import require_numbers
 from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError

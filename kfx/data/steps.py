@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from kfx.config.choices import STEPS
-from kfx.data.warps import PowerTransform
 from kfx.numerics.round_off import scale
 from kfx.outcomes import DataError
 
@@ -69,6 +68,8 @@ def _learned(step: str, x: np.ndarray, own: StepSettings) -> Map:
     if step == "zca":
         return _whitening(x, own.zca_epsilon, own.zca_unit == "mean_eigenvalue")
     if step in ("quantile", "yeo_johnson"):
+        from kfx.data.warps import PowerTransform
+
         flat = x.reshape(len(x), -1)
         columns = [i for i, column in enumerate(flat.T) if len(np.unique(column)) > _CODES]
         of_column: Callable[[np.ndarray], Map] = _normal_scores if step == "quantile" else PowerTransform.of

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kfx.data.dataset import Dataset, take
+from kfx.data.dataset import Dataset
+from kfx.data.splits import take
 from kfx.outcomes import DataError
 
 

@@ -80,12 +80,13 @@ def require_present(frame: pd.DataFrame, path: Path, layout: Layout) -> None:
     )
 
 
-def as_numbers(column: pd.Series, where: str, form: Form) -> np.ndarray:
-    """A column as float64, (n,), NaN for missing values; DataError for words and for too large numbers."""
+def as_numbers(column: pd.Series, where: str, form: Form, remedy: str) -> np.ndarray:
+    """A column as float64, (n,), NaN for missing values; DataError for words and for too large numbers. remedy: ends
+    the message on words."""
     numbers = numbers_of(column, form)
     wrong = column[numbers.isna() & column.notna()]
     if len(wrong):
-        problem = spelling_problem(column, form) or (f"holds {shown(wrong)}", "a target among several is a number")
+        problem = spelling_problem(column, form) or (f"holds {shown(wrong)}", remedy)
         raise DataError(f"{where} {'; '.join(problem)}")
     found = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
     require_numbers(found, where, missing=True)

@@ -111,12 +111,14 @@ def _checked_frame(
         if faults:
             raise DataError(f"{path}: {told(faults)}{_ways(faults, layout)}")
 
+    of_target = "a target among several is a number"
+
     def targets() -> None:
         if len(layout.targets) == 1:
             check_target(frame[layout.targets[0]], f"{path}: column {layout.targets[0]}", layout)
             return
         for name in layout.targets:
-            frame[name] = as_numbers(frame[name], f"{path}: column {name}", layout.form)
+            frame[name] = as_numbers(frame[name], f"{path}: column {name}", layout.form, of_target)
 
     def complete() -> None:
         if layout.missing in ("auto", "refuse"):
@@ -160,7 +162,7 @@ def _require_all(path: Path, *checks: Callable[[], None]) -> None:
 def _with_weights(frame: pd.DataFrame, path: Path, layout: Layout) -> pd.DataFrame:
     """The rows but those of weight 0; DataError for weights that are no numbers >= 0."""
     name = str(layout.weights)
-    frame[name] = as_numbers(frame[name], f"{path}: column {name}", layout.form)
+    frame[name] = as_numbers(frame[name], f"{path}: column {name}", layout.form, "weights are numbers >= 0")
     return frame[counted(frame[name].fillna(1.0).to_numpy(), f"{path}: column {name}")]
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kfx.data.dataset import Dataset, split
+from kfx.data.dataset import Dataset
 from kfx.data.files import locate, warn_of_unpublished
+from kfx.data.splits import split
 from kfx.outcomes import DataError
 
 _MOST_BYTES = 4 << 20

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from kfx.data.dataset import Dataset, one_hot, take
+from kfx.data.dataset import Dataset, one_hot
 from kfx.data.files import cache_folder
+from kfx.data.splits import take
 from kfx.outcomes import DataError
 
 CLASSIFICATION = (

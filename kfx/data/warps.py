@@ -91,7 +91,7 @@ class Logarithm:
         return -self(y)
 
 
-_POWERS = (-3.0, 5.0)
+_POWERS = (-10.0, 12.0)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from kfx.numerics.streams import Streams
 from kfx.running import left_out, remarks, stages
 from kfx.running.context import Machine, RunContext, tensors_of
 from kfx.running.journals import InMemory
-from kfx.running.refitted import best_preparation
 from kfx.screen.progress import Audience, Steps, told_to
 from kfx.store.work import Work, in_this_process
 
@@ -59,13 +58,11 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
     audience = Audience.COMMAND if verbose else Audience.NOBODY
     with process.exclusively(), told_to(audience), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
         machine = Machine(device, dtype, count, process.set_switches(config.device.allow_tf32))
-        own = best_preparation(config, data, machine)
-        data = config.outputs.applied(config.dataset.preprocessed(data, own.how))
+        notes, streams = InMemory(Path(folder)), Streams(config.seed)
+        (data,) = map(config.outputs.applied, stages.prepared(config, [data], machine, notes))
         tensors = tensors_of(data, machine)
         of_fit, of_evaluation = stages.threads_for(config, [data], machine)
         threads.use(of_fit, count)
-        notes, streams = InMemory(Path(folder)), Streams(config.seed)
-        remarks.of_preparations(notes, [own])
         disk = DiskStores(Path(folder) / "sums", config.evaluation.memory_bytes(), _do)
         approximation = config.evaluation.approximation(config)
         context = RunContext(

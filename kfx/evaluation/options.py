@@ -353,7 +353,7 @@ class KFoldOption(EvaluationOption):
         return n - math.ceil(n / self.folds)
 
     def parts(self, whole: Dataset, rng: np.random.Generator) -> list[Dataset]:
-        from kfx.data.dataset import folds
+        from kfx.data.splits import folds
 
         return folds(whole, self.folds, bool(self.shuffle), rng)
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from kfx.data.dataset import Dataset, folds, some_rows
+from kfx.data.dataset import Dataset
 from kfx.data.preparation import Preparation, offered
+from kfx.data.splits import folds, some_rows
 from kfx.evaluation.cross_validation import errors_of_candidates, least
 from kfx.evaluation.systems import InMemory
 from kfx.experiment.config import Config
@@ -55,8 +56,6 @@ def best_preparation(config: Config, data: Dataset, machine: Machine) -> Prepare
     larger by more than theirs.
     """
     usual = config.dataset.preparation()
-    if not getattr(config.dataset, "transform", False):
-        return Prepared(usual, usual)
     choices = offered(data, usual, warps=config.evaluation.judges_distributions(config))
     if len(choices) == 1:
         return Prepared(usual, usual)

@@ -36,10 +36,9 @@ from kfx.record import environment
 from kfx.record.columns import rho_of
 from kfx.record.record import Record
 from kfx.running import remarks
-from kfx.running.context import Machine, RunContext, tensors_of
+from kfx.running.context import Machine, Notes, RunContext, tensors_of
 from kfx.running.journals import in_record
 from kfx.running.left_out import better_left_out, fixed_on, with_selected
-from kfx.running.refitted import best_preparation
 from kfx.screen.progress import Steps, TraceProgress, WaitMessage, say
 
 _LEAST_TARGETS = 10
@@ -111,12 +110,7 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
     streams = Streams(config.seed)
     whole = config.dataset.load(streams["data"])
     cut = config.evaluation.parts(whole, streams["data"])
-    prepared = [best_preparation(config, part, machine) for part in cut]
-    remarks.of_preparations(record, prepared)
-    folds = [
-        config.outputs.applied(config.dataset.preprocessed(part, own.how))
-        for part, own in zip(cut, prepared, strict=True)
-    ]
+    folds = [config.outputs.applied(each) for each in prepared(config, cut, machine, record)]
     parts = config.outputs.separated(folds)
     tensors = [tensors_of(part, machine) for part in parts]
     of_folds = [tensors_of(fold, machine) for fold in folds] if config.outputs.is_separate else tensors
@@ -148,6 +142,17 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
         tensors_of_folds=of_folds,
         keeps_held_out=True,
     )
+
+
+def prepared(config: Config, parts: Sequence[Dataset], machine: Machine, notes: Notes) -> list[Dataset]:
+    """Prepare the data, or each fold of them, for the kernel: as configured, or as refitted folds choose."""
+    if not getattr(config.dataset, "transform", False):
+        return [config.dataset.preprocessed(part) for part in parts]
+    from kfx.running.refitted import best_preparation
+
+    chosen = [best_preparation(config, part, machine) for part in parts]
+    remarks.of_preparations(notes, chosen)
+    return [config.dataset.preprocessed(part, own.how) for part, own in zip(parts, chosen, strict=True)]
 
 
 def threads_for(config: Config, parts: Sequence[Dataset], machine: Machine) -> tuple[int, int]:
