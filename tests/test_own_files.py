@@ -665,7 +665,7 @@ HOSTILE = {
         "t.csv",
         "a,y\n" + "".join(f"w{i},{i / 2}\n" for i in range(20_001)),
         ("dataset.categorical=[a]",),
-        "column a: it makes 20002 features",
+        "column a: with it there are 20001 features",
         "leave it out",
     ),
     "a field without end": (

@@ -196,10 +196,9 @@ def kind_of(column: pd.Series, form: Form = PLAIN, by_size: bool = False) -> Kin
     if column.dtype.kind in "biufm":
         return Numbers(is_flag=column.dtype.kind != "m" and bool(column.dropna().isin([0, 1]).all()))
     known = column.dropna()
-    if (other := next((type(value) for value in known if not isinstance(value, _CELLS)), None)) or (
-        column.dtype.kind == "c"
-    ):
-        return Fault(f"holds {other.__name__ if other else column.dtype}; expected numbers, words or dates")
+    other = next((type(value).__name__ for value in known if not isinstance(value, _CELLS)), None)
+    if other or column.dtype.kind == "c":
+        return Fault(f"holds {other or column.dtype}; expected numbers, words or dates")
     return _of_texts(column, known, form, by_size)
 
 

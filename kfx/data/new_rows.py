@@ -59,10 +59,9 @@ class Encoding:
         kinds = {name: kind.fitted(frame[name], form) for name, kind in self.kinds.items()}
         width = 0
         for name, kind in kinds.items():
-            if (width := width + len(self._names(name, kind))) > MOST_FEATURES:
-                raise DataError(
-                    f"column {name}: it makes {width} features, too many ({MOST_FEATURES} at most); leave it out"
-                )
+            if (width := width + len(kind.names(name))) > MOST_FEATURES:
+                many = f"with it there are {width} features, too many ({MOST_FEATURES} at most)"
+                raise DataError(f"column {name}: {many}; leave it out")
         whole = replace(self, kinds=kinds, kept={})
         kept = {name: self._kept(kind, whole._part(name, frame[name])) for name, kind in kinds.items()}
         fitted = replace(whole, kept=kept, gaps=frozenset(name for name in kinds if frame[name].isna().any()))

@@ -85,7 +85,7 @@ def chunks(
         yield from text_file.chunks(path, names, form, size)
         return
     file = parquet(path)
-    _require_plain(path, file, [name for name in names if name not in dates])
+    _require_plain(path, file, names, dates)
     with _reading(path):
         for batch in file.iter_batches(size, columns=list(names)):
             frame = batch.to_pandas(ignore_metadata=True, integer_object_nulls=True)[list(names)]
@@ -192,13 +192,14 @@ def parquet(path: Path) -> Any:
         raise DataError(f"{path}: is no Parquet file that can be read ({' '.join(str(error).split())})") from error
 
 
-def _require_plain(path: Path, file: Any, names: Sequence[str]) -> None:
-    """DataError for a column of a Parquet file that holds dates, bytes or lists."""
+def _require_plain(path: Path, file: Any, names: Sequence[str], dates: Sequence[str]) -> None:
+    """DataError for a column of a Parquet file that holds bytes or lists, or dates where it may not."""
     import pyarrow
 
     for name in names:
         kind = file.schema_arrow.field(name).type
-        if pyarrow.types.is_nested(kind) or pyarrow.types.is_temporal(kind) or pyarrow.types.is_binary(kind):
+        is_date = pyarrow.types.is_temporal(kind) and name not in dates
+        if is_date or pyarrow.types.is_nested(kind) or pyarrow.types.is_binary(kind):
             more = f"; of a series, dataset.time={name} names the time" if pyarrow.types.is_temporal(kind) else ""
             raise DataError(f"{path}: column {name} holds {kind}; expected numbers or words{more}")
 
@@ -224,7 +225,7 @@ def _read_parquet(path: Path, names: Sequence[str], dates: Sequence[str], most: 
     rows = file.metadata.num_rows if most is None else most
     if rows * len(names) > MOST_CELLS:
         raise DataError(f"{path}: {rows} rows of {len(names)} columns are too many; list fewer columns")
-    _require_plain(path, file, [name for name in names if name not in dates])
+    _require_plain(path, file, names, dates)
     for name in dates:
         field = file.schema_arrow.field(name)
         if isinstance(field.type, pyarrow.BaseExtensionType) or _EXTENSION in (field.metadata or {}):
