@@ -406,7 +406,7 @@ def test_weights_are_routed_through_pipelines_and_searches():
     [
         (
             {"optimizer": "flow_euler"},
-            "dataset.weights=sample_weight: optimizer=flow_euler moves points; flows take no",
+            "dataset.weights=sample_weight: optimizer=flow_euler moves points and takes no",
         ),
         ({"solver": "nystrom"}, "evaluation.solver=nystrom takes no weights"),
         ({"objective": "alignment"}, "objective=alignment takes no weights"),
@@ -514,7 +514,7 @@ def test_a_run_on_arrays_with_weights(kfx, files, path):
             ["dataset.weights=gaps", "dataset.exclude=[group]", "dataset.missing=mean"],
             "3 rows miss a value, rows 11, 12, 13, in the columns gaps; set dataset.missing=drop",
         ),
-        (["optimizer=flow_euler"], "dataset.weights=w: optimizer=flow_euler moves points; flows take no weights"),
+        (["optimizer=flow_euler"], "dataset.weights=w: optimizer=flow_euler moves points and takes no weights"),
         (["evaluation.centres=20"], "dataset.weights=w: evaluation.solver=nystrom takes no weights"),
         (["objective=alignment"], "dataset.weights=w: objective=alignment takes no weights"),
         (["follow.every=2"], "dataset.weights=w: follow takes no weights"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,7 +12,7 @@ from kfx.config.fields import MOST_POINTS, FieldError, Several, nested, number, 
 from kfx.config.nodes import make_option
 from kfx.config.option import Option, Settings, option
 from kfx.config.parts import ConfigView, DatasetPart
-from kfx.config.rules import IMAGES, STILL_POINTS, needs, refuses, rows
+from kfx.config.rules import IMAGES, Rule, needs, refuses, rows
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 def usual_targets(own: DatasetOption, _: ConfigView) -> str:
     """The `targets` of a person's own data if the config does not say."""
     return "as_given" if own.has_classes else "standardized"
+
+
+def _no_weights(has: Callable[[ConfigView], bool], what: str, remedy: str) -> Rule:
+    """The row for a part of a config that takes no weights: whether a config has it, its name, and what to use."""
+    return refuses(lambda _, config: has(config), f"{what} takes no weights; use {remedy}", "weights")
 
 
 @dataclass
@@ -73,28 +79,12 @@ class DatasetOption(Option, DatasetPart):
             "standardized",
             "targets",
         ),
-        needs(STILL_POINTS, "flows take no weights, use adam", "weights"),
-        refuses(
-            lambda _, c: not c.objective.takes_weights,
-            "objective={config.objective.name} takes no weights; use nll, loo, rho_prediction or rho",
-            "weights",
-        ),
-        refuses(
-            lambda _, c: c.evaluation.solver == "nystrom",
-            "evaluation.solver=nystrom takes no weights; set cholesky, without centres and choose",
-            "weights",
-        ),
-        refuses(
-            lambda _, c: c.outputs.reduce != "none",
-            "outputs.reduce={config.outputs.reduce} takes no weights; set none",
-            "weights",
-        ),
-        refuses(
-            lambda _, c: c.follow.every + c.follow.last > 0,
-            "follow takes no weights; set follow.every=0 and follow.last=0",
-            "weights",
-        ),
-        refuses(lambda _, c: c.kernel_check, "kernel_check takes no weights; set kernel_check=false", "weights"),
+        _no_weights(lambda c: c.optimizer.moves_points, "optimizer={config.optimizer.name} moves points and", "adam"),
+        _no_weights(lambda c: not c.objective.takes_weights, "objective={config.objective.name}", "nll, loo or rho"),
+        _no_weights(lambda c: c.evaluation.solver == "nystrom", "evaluation.solver=nystrom", "cholesky, no centres"),
+        _no_weights(lambda c: c.outputs.reduce != "none", "outputs.reduce={config.outputs.reduce}", "none"),
+        _no_weights(lambda c: c.follow.every + c.follow.last > 0, "follow", "follow.every=0 and follow.last=0"),
+        _no_weights(lambda c: c.kernel_check, "kernel_check", "kernel_check=false"),
     )
 
     pool: ClassVar[int | None] = None
@@ -179,15 +169,19 @@ class DatasetOption(Option, DatasetPart):
 
     def files(self) -> list[tuple[str, str]]:
         """(data set, file) for each original file that it reads from the folder of data files."""
+        if self.pool is None:
+            return []
         from kfx.data.files import FILES
 
         return [(self.name, file) for file in FILES.get(self.name, ())]
 
     def paths(self) -> list[Path]:
         """Paths of its files, downloaded if they are missing; DataError if they cannot be."""
+        if not (files := self.files()):
+            return []
         from kfx.data.files import locate
 
-        return [locate(dataset, file) for dataset, file in self.files()]
+        return [locate(dataset, file) for dataset, file in files]
 
     def with_absolute_paths(self, node: Settings) -> Settings:
         """Its part of a config with absolute paths."""

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from kfx.config.choices import SOLVERS
-from kfx.data.files import locate
 from kfx.evaluation.disk_stores import bytes_in_memory
 from kfx.experiment.config import Config, in_one_line
 from kfx.numerics.formatting import in_bytes
@@ -43,8 +42,11 @@ def check(jobs: Sequence[Config]) -> None:
     from_files = [
         job for job in jobs if job.dataset.files() or job.dataset.from_path or getattr(job.dataset, "classes", None)
     ]
-    for dataset, name in dict.fromkeys(pair for job in from_files for pair in job.dataset.files()):
-        locate(dataset, name)
+    if originals := dict.fromkeys(pair for job in from_files for pair in job.dataset.files()):
+        from kfx.data.files import locate
+
+        for dataset, name in originals:
+            locate(dataset, name)
     for job in {repr(job.dataset): job for job in from_files}.values():
         with in_one_line(job):
             n = len(job.dataset.load(Streams(job.seed)["data"]).x_train)  # broken or hostile files are found here
