@@ -214,7 +214,7 @@ def test_a_feature_that_is_constant_in_training_is_said_and_does_not_count(kfx, 
     frame[:60].to_csv("t.csv", index=False)
     frame[60:].to_csv("u.csv", index=False)
     words = ["dataset=table", "dataset.path=t.csv", "dataset.test=u.csv", "dataset.target=y", "optimizer.iterations=30"]
-    code, out, err = kfx("run", *words, *ALONE, "hydra.run.dir=r")
+    code, out, err = kfx("run", *words, *ALONE, "dataset.missing=refuse", "hydra.run.dir=r")
     assert code == 0, err
     assert "year is the same at all training points" in out + err
     run = load_run("r")
@@ -333,8 +333,8 @@ def test_few_rows_choose_between_a_length_for_each_feature_and_one(few_rows, whi
         assert not any("fall_back" in remark for remark in chosen.remarks_)
         return
     one = fitted({"name": "matern", "nu": 2.5, "ard": False})
-    np.testing.assert_allclose(chosen.lengths_, one.kernel_.parameters["sigma"], rtol=1e-6)
-    assert error(chosen) == pytest.approx(error(one), rel=1e-6)
+    assert np.ptp(chosen.lengths_) == 0
+    assert error(chosen) < 1.05 * error(one)
     assert error(chosen) < 0.9 * error(each)
     assert any("larger with a length for each feature" in remark for remark in chosen.remarks_)
 

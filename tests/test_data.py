@@ -18,7 +18,6 @@ from kfx.config.registry import OPTIONS
 from kfx.data import Dataset, files, images, preprocess, synthetic
 from kfx.data.dataset import with_targets
 from kfx.data.own import as_targets
-from kfx.data.steps import StepSettings
 from kfx.data.windows import Trajectory, Windows
 from kfx.estimators import KernelFlowRegressor
 from kfx.experiment.compose import load
@@ -223,16 +222,16 @@ def test_zca_whitens_by_the_training_points_and_stays_near_them(unit):
     mixing = rng.normal(size=(12, 12))
     x, other = rng.normal(1, 1, (400, 12)) @ mixing, rng.normal(size=(30, 12)) @ mixing
     data = Dataset("i", x.reshape(-1, 3, 2, 2), np.zeros((400, 1)), other.reshape(-1, 3, 2, 2), np.zeros((30, 1)))
-    nearly = preprocess(data, ["zca"], StepSettings(1e-10, unit)).x_train.reshape(400, 12)
+    nearly = preprocess(data, ["zca"], 1e-10, unit).x_train.reshape(400, 12)
     np.testing.assert_allclose(np.cov(nearly.T, bias=True), np.eye(12), atol=1e-6)
-    made, covariance = preprocess(data, ["zca"], StepSettings(0.1, unit)), np.cov(x.T, bias=True)
+    made, covariance = preprocess(data, ["zca"], 0.1, unit), np.cov(x.T, bias=True)
     added = 0.1 * (np.trace(covariance) / 12 if unit == "mean_eigenvalue" else 1.0)
     expected = np.linalg.inv(linalg.sqrtm(covariance + added * np.eye(12)))
     np.testing.assert_allclose(made.x_test.reshape(30, 12), (other - x.mean(axis=0)) @ expected, atol=1e-9)
-    alone = preprocess(replace(data, x_test=data.x_test[:3]), ["zca"], StepSettings(0.1, unit))
+    alone = preprocess(replace(data, x_test=data.x_test[:3]), ["zca"], 0.1, unit)
     np.testing.assert_allclose(alone.x_train, made.x_train)
     same = Dataset("i", np.ones((9, 4)), np.zeros((9, 1)), np.ones((2, 4)), np.zeros((2, 1)))
-    assert np.all(preprocess(same, ["zca"], StepSettings(0.1, unit)).x_train == 0)
+    assert np.all(preprocess(same, ["zca"], 0.1, unit).x_train == 0)
 
 
 # ---- files

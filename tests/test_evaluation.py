@@ -417,6 +417,7 @@ def test_validation_chooses_lambda_again_for_the_trained_kernel(kfx, in_folder):
         {"name": "rbf", "sigma": 9.0},
         objective="loo",
         regularization={"selection": "validation", "candidates": [10.0**k for k in range(-8, 1)]},
+        scale=None,
         targets="as_given",
         sampler={"batch_size": 50},
         optimizer={"iterations": 20, "learning_rate": 0.3},

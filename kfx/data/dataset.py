@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfx.config.choices import WARPS
-from kfx.data.steps import USUAL, Map, StepSettings, fitted
 from kfx.numerics.means import mean_and_deviation, weighted_mean
 from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
@@ -18,6 +17,7 @@ from kfx.outcomes import DataError
 if TYPE_CHECKING:
     from kfx.data.new_rows import Encoding
     from kfx.data.reduction import Reduction
+    from kfx.data.steps import Map
     from kfx.data.warps import Warp
     from kfx.data.windows import SeriesParts
 
@@ -271,9 +271,19 @@ def predicted_labels(prediction: np.ndarray) -> np.ndarray:
     return (prediction[:, 0] > 0).astype(int) if prediction.shape[1] == 1 else prediction.argmax(axis=1)
 
 
-def preprocess(data: Dataset, steps: Sequence[str], own: StepSettings = USUAL) -> Dataset:
+def preprocess(
+    data: Dataset,
+    steps: Sequence[str],
+    zca_epsilon: float = 0.1,
+    zca_unit: str = "absolute",
+    derivative_window: int | None = None,
+) -> Dataset:
     """Apply the steps in order (`kfx.data.steps.fitted`); every statistic comes from the training points alone."""
-    x_train, maps = fitted(data.x_train, steps, own)
+    if not steps:
+        return data
+    from kfx.data.steps import StepSettings, fitted
+
+    x_train, maps = fitted(data.x_train, steps, StepSettings(zca_epsilon, zca_unit, derivative_window))
     prepared = replace(data, x_train=x_train, maps=tuple(maps))
     return replace(prepared, x_test=prepared.mapped(data.x_test))
 

@@ -127,10 +127,9 @@ class DatasetOption(Option, DatasetPart):
     def preprocessed(self, data: Dataset, how: Preparation | None = None) -> Dataset:
         """Prepare the data, or a fold of them; how: None as configured."""
         from kfx.data.dataset import preprocess, with_targets
-        from kfx.data.steps import StepSettings
 
-        own, how = StepSettings(self.zca_epsilon, self.zca_unit, self.derivative_window), how or self.preparation()
-        return with_targets(preprocess(data, how.preprocess, own), how.targets)
+        steps, targets = (self.preprocess, self.targets) if how is None else (how.preprocess, how.targets)
+        return with_targets(preprocess(data, steps, self.zca_epsilon, self.zca_unit, self.derivative_window), targets)
 
     def available(self) -> int | None:
         """The largest number of training points, or an upper bound of it; None for any number."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from kfx.config.choices import STEPS, TARGETS
 from kfx.data.dataset import Dataset, fillers
+from kfx.data.steps import MOST_CODES
 from kfx.data.warps import warp_for
 from kfx.outcomes import RecordError
 
@@ -51,17 +52,22 @@ def _steps(x: np.ndarray) -> list[tuple[str, ...]]:
         return []
     known = np.where(np.isnan(x), fillers(x, "median"), x)
     centred = known - known.mean(axis=0)
-    deviation = centred.std(axis=0)
+    with np.errstate(over="ignore"):
+        deviation = centred.std(axis=0)
+    if not np.isfinite(deviation).all():  # values too large to be squared, which are refused later
+        return []
     varying = deviation > 0
     z = centred[:, varying] / deviation[varying]
     if varying.all() and z.shape[1] >= _CHANNELS and np.median((z[:, 1:] * z[:, :-1]).mean(axis=0)) > _SMOOTH:
         return list(_OF_SPECTRA)
-    return [("quantile",)] if np.abs(z).max(initial=0.0) > _FAR else []
+    far = known[:, varying][:, np.abs(z).max(axis=0) > _FAR]
+    return [("quantile",)] if any(len(np.unique(column)) > MOST_CODES for column in far.T) else []
 
 
 def _skewness(y: np.ndarray) -> float:
-    z = (y - y.mean()) / (y.std() or 1.0)
-    return float(np.mean(z**3))
+    with np.errstate(over="ignore", invalid="ignore"):
+        z = (y - y.mean()) / (y.std() or 1.0)
+        return float(np.mean(z**3))
 
 
 def recorded(metrics: Mapping[str, Any], where: str, count: int) -> list[Preparation | None]:

@@ -15,7 +15,7 @@ from kfx.outcomes import DataError
 Map = Callable[[np.ndarray], np.ndarray]
 """Points, (n, …), to points of the same shape."""
 
-_CODES = 10
+MOST_CODES = 10
 """A feature with at most so many different values is a code or a word: it keeps them."""
 
 
@@ -71,7 +71,7 @@ def _learned(step: str, x: np.ndarray, own: StepSettings) -> Map:
         from kfx.data.warps import PowerTransform
 
         flat = x.reshape(len(x), -1)
-        columns = [i for i, column in enumerate(flat.T) if len(np.unique(column)) > _CODES]
+        columns = [i for i, column in enumerate(flat.T) if len(np.unique(column)) > MOST_CODES]
         of_column: Callable[[np.ndarray], Map] = _normal_scores if step == "quantile" else PowerTransform.of
         return partial(_by_column, maps={i: of_column(flat[:, i]) for i in columns})
     if step in SPECTRAL:

@@ -135,6 +135,8 @@ def _best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) -
     procedures = [fitted(start), lambda *_: start, lambda *_: alone, fitted(alone)]
     with WaitMessage("kernels of folds, with a length for each feature and with one for all"):
         errors, relative = errors_of_procedures(config, data, weights, procedures)
+        if data[0][0].numel() >= len(data[0]):
+            errors[0] = math.inf  # as many lengths as points fit any targets
         best = int(np.argmin(errors))
         if best in (0, 3) and context.parts[part].labels_train is None:  # a fitted kernel, which may be too sure
             context.inflation[part] = max(math.sqrt(relative[best]), 1.0)
