@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 
-from kfx.evaluation.kept_factor import KeptFactor
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.linear_algebra import Factored, solve_lower
-from kfx.numerics.regression import ROWS, inverse_diagonal, scale_of, spread_over
+from kfx.numerics.regression import ROWS, inverse_diagonal, left_out_scale, spread_over
 
 
 @dataclass
@@ -143,8 +142,8 @@ class Exact(Calibrated):
     """From all interpolation points: (K + λI) α = Y.
 
     points: X, mapped, (k, …). targets: Y, (k, outputs), float64. kernel: K, of mapped points. gram: K(X, X); None to
-    compute it when the variance needs it. diagonal: (A⁻¹)_ii of the points of `spread_over`, and kept: the factor of
-    A = K + λI, both where they are known already.
+    compute it when the variance needs it. diagonal: (A⁻¹)_ii of the points of `spread_over`, and kept: the
+    function y ↦ L⁻¹y, which overwrites y, of A = LLᵀ = K + λI, both where they are known already.
     """
 
     def __init__(
@@ -157,11 +156,10 @@ class Exact(Calibrated):
         gram: Factored | None = None,
         report: Mapping[str, float] | None = None,
         diagonal: torch.Tensor | None = None,
-        kept: KeptFactor | None = None,
+        kept: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         self.points, self.alpha, self.effective, self.report = points, alpha, effective, report or {}
-        self._targets, self._kernel, self._gram = targets, kernel, gram
-        self._diagonal, self._kept = diagonal, kept
+        self._targets, self._kernel, self._gram, self._diagonal, self._kept = targets, kernel, gram, diagonal, kept
 
     def alone(self) -> Exact:
         """Return it without its Gram matrix, which may be large, and without a file."""
@@ -184,16 +182,16 @@ class Exact(Calibrated):
     @property
     def _inverse_diagonal(self) -> torch.Tensor:
         if self._diagonal is None:
-            self._diagonal = inverse_diagonal(self.factor, spread_over(self.alpha))
+            self._diagonal = inverse_diagonal(self.factor)
         return self._diagonal
 
     def half(self, cross: torch.Tensor) -> torch.Tensor:
         if self._kept is not None:
-            return self._kept.half(cross.mT.to(torch.float64).clone(memory_format=torch.contiguous_format))
+            return self._kept(cross.mT.to(torch.float64).clone(memory_format=torch.contiguous_format))
         return solve_lower(self.factor, cross.to(self.factor).mT)
 
     def scale(self) -> torch.Tensor:
-        return scale_of(self.alpha[spread_over(self.alpha)], self._inverse_diagonal)
+        return left_out_scale(self.alpha, self._inverse_diagonal)
 
     def left_out(self) -> tuple[np.ndarray, np.ndarray]:
         some = spread_over(self.alpha)

@@ -162,8 +162,11 @@ def _evaluated(
     files, count = record.evaluations, len(sizes or [0]) * len(scoring.regularizations) * len(metrics)
     rows = files.begin(count, record.restored is not None)
     kept = next(repeat for repeat, fold, _ in splits if fold == len(folds) - 1)  # from which the record predicts
-    keeps = config.evaluation.solver == "nystrom" or (config.dataset.is_own and not config.dataset.is_series)
-    keep_solution = partial(files.keep_solution, with_deviations=folds[0].labels_train is None)
+    keep_solution: Keep | None = None
+    if scoring.approximation or (scoring.calibration and config.dataset.is_own and not config.dataset.is_series):
+        from kfx.record import solution
+
+        keep_solution = partial(solution.keep, record.directory, with_deviations=folds[0].labels_train is None)
     is_curve = folds[0].x_train.shape[1:] == (1,) and len(folds) == 1  # the picture needs points and predictions
     if is_curve:
         files.keep({name: getattr(folds[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
@@ -186,7 +189,7 @@ def _evaluated(
                 if repeat not in done:
                     of_fold = context.of_fold(of_parts, fold)
                     is_trained = name == "trained" or (name == "initial" and "trained" in unchanged)
-                    keep = keep_solution if keeps and is_trained and repeat == kept else None
+                    keep = keep_solution if is_trained and repeat == kept else None
                     results = _results(context, of_fold, fold, order, scoring, keep)
                     _keep(files, name, repeat, results, every=config.evaluation.save_predictions or is_curve)
                     if name in _COMPARED and (arrays := _at_largest(results).arrays):
