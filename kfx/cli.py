@@ -20,9 +20,6 @@ from kfx.outcomes import ConfigError, KfxError
 from kfx.screen import terminal
 from kfx.version import __version__
 
-_ALLOCATIONS = 50_000
-"""New objects between searches for garbage: with Python's 700 a tenth of a short run is spent on those of imports."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code.
@@ -36,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         argcomplete.autocomplete(_parser()[0])
     words = list(sys.argv[1:] if arguments is None else arguments)
     terminal.open_missing()
-    gc.set_threshold(_ALLOCATIONS, 10, 10)
+    gc.set_threshold(50_000, 10, 10)  # with Python's 700, searches for garbage take a tenth of a short run
     atexit.register(gc.freeze)  # the interpreter's end would search all modules for garbage, which takes a second
     os.environ["MPLBACKEND"] = "agg"  # kfx draws into files; a missing backend would stop matplotlib
     if words[:1] in (["run"], ["resume"], ["rerun"]):

@@ -11,7 +11,7 @@ from kfx.criteria.fields import fractional_brownian
 from kfx.criteria.law import Row, row
 from kfx.kernels import RBF, Matern
 from kfx.numerics.linear_algebra import Factored
-from kfx.numerics.regression import coefficients, left_out_scale
+from kfx.numerics.regression import coefficients, inverse_diagonal, left_out_scale
 from kfx.objectives import gcv, loo
 
 
@@ -22,7 +22,7 @@ def amplitudes(gram: np.ndarray, y: np.ndarray) -> np.ndarray:
     """
     factored, targets = Factored(torch.from_numpy(gram)), torch.from_numpy(y)
     alpha = coefficients(factored, targets, 0.0)
-    return np.stack([(targets * alpha).mean(dim=0), left_out_scale(factored.factor(0.0), alpha)])
+    return np.stack([(targets * alpha).mean(dim=0), left_out_scale(alpha, inverse_diagonal(factored.factor(0.0)))])
 
 
 def brownian(points: int, seeds: int) -> Iterator[Row]:

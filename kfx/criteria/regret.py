@@ -29,7 +29,7 @@ from kfx.criteria.truths import MODELS, function
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import as_tensor
 from kfx.numerics.linear_algebra import Factored
-from kfx.numerics.regression import left_out_scale
+from kfx.numerics.regression import inverse_diagonal, left_out_scale
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import loo
 from kfx.objectives.base import Objective, as_objective
@@ -175,7 +175,7 @@ class Grid:
         except NumericalError:
             return math.nan
         alpha = torch.cholesky_solve(self.y, factor)
-        scale = left_out_scale(factor, alpha)
+        scale = left_out_scale(alpha, inverse_diagonal(factor))
         known = torch.linalg.solve_triangular(factor, across.mT, upper=False).square().sum(dim=0)
         deviation = (scale * (1 + value - known).clamp_min(0.0)[:, None]).sqrt()
         error = across @ alpha - as_tensor(self.problem.y_test)

@@ -35,9 +35,9 @@ from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.outcomes import DataError, RecordError, Status
-from kfx.record.fitted import recorded_exact, recorded_solution
 from kfx.record.origin import require_same_data
 from kfx.record.reading import Run, load_run, read_environment, read_metrics
+from kfx.record.solution import recorded_exact, recorded_solution
 from kfx.running import stages
 from kfx.running.context import Machine
 from kfx.screen.progress import Steps, say

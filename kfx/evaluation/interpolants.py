@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 
-from kfx.evaluation.kept_factor import KeptFactor
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.linear_algebra import Factored, solve_lower
-from kfx.numerics.regression import ROWS, inverse_diagonal, scale_of, spread_over
+from kfx.numerics.regression import ROWS, inverse_diagonal, left_out_scale, spread_over
 from kfx.numerics.weighting import scaled
 
 
@@ -145,7 +144,8 @@ class Exact(Calibrated):
 
     points: X, mapped, (k, …). solution: α, or S⁻¹α, (k, outputs). targets: Y, or SY, (k, outputs), float64. kernel: K,
     of mapped points. gram: K(X, X), or SKS; None to compute it when the variance needs it. roots: s, (k,), or None.
-    diagonal: (A⁻¹)_ii of the points of `spread_over`, and kept: the factor of A = K + λI, where they are known already.
+    diagonal: (A⁻¹)_ii of the points of `spread_over`, and kept: the function y ↦ L⁻¹y, which overwrites
+    y, of A = LLᵀ = K + λI, both where they are known already.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Exact(Calibrated):
         report: Mapping[str, float] | None = None,
         roots: torch.Tensor | None = None,
         diagonal: torch.Tensor | None = None,
-        kept: KeptFactor | None = None,
+        kept: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         self.points, self.effective, self.report = points, effective, report or {}
         self.alpha = solution if roots is None else solution * roots[:, None]
@@ -190,17 +190,17 @@ class Exact(Calibrated):
     @property
     def _inverse_diagonal(self) -> torch.Tensor:
         if self._diagonal is None:
-            self._diagonal = inverse_diagonal(self.factor, spread_over(self.alpha))
+            self._diagonal = inverse_diagonal(self.factor)
         return self._diagonal
 
     def half(self, cross: torch.Tensor) -> torch.Tensor:
         if self._kept is not None:
-            return self._kept.half(cross.mT.to(torch.float64).clone(memory_format=torch.contiguous_format))
+            return self._kept(cross.mT.to(torch.float64).clone(memory_format=torch.contiguous_format))
         own = cross.to(self.factor)
         return solve_lower(self.factor, (own if self._roots is None else own * self._roots).mT)
 
     def scale(self) -> torch.Tensor:
-        return scale_of(self._solution[spread_over(self.alpha)], self._inverse_diagonal)
+        return left_out_scale(self._solution, self._inverse_diagonal)
 
     def left_out(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         some = spread_over(self.alpha)

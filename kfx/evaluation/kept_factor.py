@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,18 +32,12 @@ def write(stream: BinaryIO, factor: torch.Tensor) -> bytes:
     return written.digest()
 
 
-@dataclass(frozen=True)
-class KeptFactor:
-    """L, (n, n), as `write` leaves it at a path."""
-
-    path: Path
-
-    def half(self, y: torch.Tensor) -> torch.Tensor:
-        """Return L⁻¹ y, (n, m), on y's device; it overwrites y, (n, m), float64."""
-        with self.path.open("rb") as stream:
-            for start, stop in _panels(len(y)):
-                panel = np.fromfile(stream, np.float64, (stop - start) * stop).reshape(stop - start, stop)
-                rows = torch.from_numpy(panel).to(y.device)
-                y[start:stop].addmm_(rows[:, :start], y[:start], alpha=-1)
-                y[start:stop] = solve_lower(rows[:, start:], y[start:stop])
-        return y
+def half(path: Path, y: torch.Tensor) -> torch.Tensor:
+    """Return L⁻¹ y, (n, m), on y's device; it overwrites y, (n, m), float64. path: of L as `write` leaves it."""
+    with path.open("rb") as stream:
+        for start, stop in _panels(len(y)):
+            panel = np.fromfile(stream, np.float64, (stop - start) * stop).reshape(stop - start, stop)
+            rows = torch.from_numpy(panel).to(y.device)
+            y[start:stop].addmm_(rows[:, :start], y[:start], alpha=-1)
+            y[start:stop] = solve_lower(rows[:, start:], y[start:stop])
+    return y

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ import torch
 from kfx.data.dataset import Dataset
 from kfx.evaluation import judges
 from kfx.evaluation.disk_stores import DiskStores
-from kfx.evaluation.interpolants import Exact, Interpolant, ThroughCentres
+from kfx.evaluation.interpolants import Interpolant
 from kfx.evaluation.judges import Case, Judge, OfHead, Subject, Tensors, predicted
 from kfx.evaluation.results import Result
 from kfx.evaluation.systems import InMemory, System
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from kfx.evaluation.rollout import Rollout
 
 EFFECTIVE = "effective_regularization"
-Keep = Callable[[Exact | ThroughCentres], None]
-"""Takes the solution from which new points can be predicted."""
+Keep = Callable[[Interpolant], None]
 
 
 def interpolation_order(data: Dataset, balanced: bool, rng: np.random.Generator | None) -> np.ndarray:
@@ -120,8 +119,8 @@ def evaluate(
     """Judge a kernel with each N_I of `sizes` and each λ; one Gram matrix serves all.
 
     order: indices of training points, of which the first N_I are interpolated. disk: takes Gram matrices that do not
-    fit in memory. keep: gets the solution of the largest N_I with the first λ, if it is in memory and was calibrated,
-    or through centres. What cannot be solved or measured is NaN, and the result says why.
+    fit in memory. keep: gets the solution of the largest N_I with the first λ. What cannot be solved or measured is
+    NaN, and the result says why.
     """
     head = torch.as_tensor(order[: max(sizes)], device=tensors[0].device)
     every, names, results = list(scoring.judges()), metric_names(data, scoring), []
@@ -142,8 +141,7 @@ def evaluate(
                     try:
                         if subject is not None:
                             solved = _judge(subject, own, scoring, every, found)
-                            is_first = configured == scoring.regularizations[0] and size == max(sizes)
-                            if keep is not None and is_first and _can_be_kept(solved, scoring):
+                            if keep and size == max(sizes) and configured == scoring.regularizations[0]:
                                 keep(solved)
                     except NumericalError as error:  # a kernel that fails must not stop the evaluation of the others
                         found.problems.append(f"at n_interpolation {size}: {error}")
@@ -214,12 +212,6 @@ def _judge(
             found.metrics |= metrics
             found.arrays |= arrays
     return interpolant
-
-
-def _can_be_kept(solved: Interpolant, scoring: Scoring) -> TypeGuard[Exact | ThroughCentres]:
-    """Whether a solution is one of those from which a record predicts; calibration has factored its matrix."""
-    is_exact = isinstance(solved, Exact) and scoring.solver == "cholesky" and scoring.calibration
-    return is_exact or isinstance(solved, ThroughCentres)
 
 
 def constant_prediction(data: Dataset) -> tuple[str, float]:

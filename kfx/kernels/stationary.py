@@ -29,8 +29,7 @@ PullRows = Callable[[A | OuterProducts, bool], tuple[dict[str, float], A | None]
 """Maps a cotangent G, (n, n), to the gradients of Σ_ij G_ij K_ij by parameter name, and with respect to the points,
 (n, features), where requested."""
 
-_ENTRIES = 1 << 22
-"""Entries of a Gram matrix that are computed at a time from their distances."""
+_ENTRIES = 1 << 22  # of a Gram matrix that are computed at a time from their distances
 
 
 class Arithmetic(Protocol[A]):
@@ -116,12 +115,11 @@ class Stationary(Kernel, OfOuterProducts):
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         if is_small(x) and (y is None or is_small(y)):
             return torch.from_numpy(self._of_rows(_rows(x.numpy()), None if y is None else _rows(y.numpy()))[1])
-        on = _arithmetic(x)
-        gram = self._squared_distances(on, _rows(x), None if y is None else _rows(y))
+        gram = self._squared_distances(stationary_tensors, _rows(x), None if y is None else _rows(y))
         for block in gram.view(-1).split(_ENTRIES):  # temporaries as large as K would take three times its memory
-            block.copy_(self._profile(on, block))
+            block.copy_(self._profile(stationary_tensors, block))
         if y is None:
-            on.fill_diagonal(gram, self._variance())
+            stationary_tensors.fill_diagonal(gram, self._variance())
         return gram
 
     def _of_rows(self, x: A, y: A | None) -> tuple[A, A]:

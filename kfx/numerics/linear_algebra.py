@@ -41,8 +41,7 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
         if info == 0 and math.isfinite(copy[-1, -1]):
             return torch.from_numpy(copy.T)
     matrix = torch.empty(gram.shape, dtype=torch.float64, device=gram.device)
-    if matrix.is_cpu and not by_one_thread(matrix):
-        matrix = matrix.mT  # LAPACK's order, in which torch needs no further matrix
+    matrix = matrix if by_one_thread(matrix) else matrix.mT  # LAPACK's order, in which torch needs no further matrix
     matrix.copy_(gram).diagonal().add_(regularization)
     factor, found = _factored(matrix)
     if found and math.isfinite(float(factor[-1, -1])):

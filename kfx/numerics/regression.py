@@ -52,28 +52,23 @@ def coefficients(
 _MOST_LEFT_OUT = 2000
 
 
-def inverse_diagonal(factor: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
-    """Return (A⁻¹)_ii for the points i, (k,). factor: L, (n, n), A = LLᵀ. points: indices, (k,)."""
+def inverse_diagonal(factor: torch.Tensor) -> torch.Tensor:
+    """Return (A⁻¹)_ii for the points i of `spread_over`, (k,). factor: L, (n, n), A = LLᵀ."""
+    points = spread_over(factor)
     units = factor.new_zeros(len(factor), len(points))
     units[points, torch.arange(len(points), device=points.device)] = 1.0
     return solve_lower(factor, units).square().sum(dim=0)
 
 
-def left_out_scale(factor: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+def left_out_scale(alpha: torch.Tensor, diagonal: torch.Tensor) -> torch.Tensor:
     """Return the factor s of the covariance, (outputs,), for which leave-one-out errors have the predicted variances.
 
     The error e_i = α_i / (A⁻¹)_ii has the variance s / (A⁻¹)_ii (Rasmussen & Williams 2006, eqs. 5.10 to 5.12), so s is
     the mean of α_i² / (A⁻¹)_ii, here over at most 2000 points spread over all.
 
-    factor: L, (n, n), A = K + λI = LLᵀ. alpha: A⁻¹Y, (n, outputs).
+    alpha: A⁻¹Y, (n, outputs), A = K + λI. diagonal: as of `inverse_diagonal`, (k,).
     """
-    some = spread_over(alpha)
-    return scale_of(alpha[some], inverse_diagonal(factor, some))
-
-
-def scale_of(alpha: torch.Tensor, diagonal: torch.Tensor) -> torch.Tensor:
-    """As `left_out_scale`, from the α_i, (k, outputs), and (A⁻¹)_ii, (k,), of the points that are left out."""
-    return (alpha.square() / diagonal[:, None]).mean(dim=0)
+    return (alpha[spread_over(alpha)].square() / diagonal[:, None]).mean(dim=0)
 
 
 def spread_over(points: torch.Tensor) -> torch.Tensor:

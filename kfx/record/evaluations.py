@@ -9,12 +9,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from kfx.evaluation import kept_factor
-from kfx.evaluation.interpolants import Exact, ThroughCentres
 from kfx.files import CsvFile, Document, TableRow, read_rows, whole_file, write_arrays
 from kfx.outcomes import RecordError
 from kfx.record.columns import EVALUATION_COLUMNS
-from kfx.record.fitted import factor_path, solution_path
 from kfx.record.reading import read_table
 
 if TYPE_CHECKING:
@@ -89,18 +86,6 @@ class Evaluations:
         self._arrays |= arrays
         with whole_file(self._directory / "predictions.npz") as stream:
             write_arrays(stream, self._arrays, compressed=True)
-
-    def keep_solution(self, solution: Exact | ThroughCentres, *, with_deviations: bool) -> None:
-        """Write the trained kernel's solution, from which a completed run predicts; of many points also the factor
-        for deviations, in a file of its own, whose checksum the first file holds."""
-        arrays, path = solution.arrays(), factor_path(self._directory)
-        path.unlink(missing_ok=True)
-        is_many = kept_factor.FEWEST <= len(solution.alpha) <= kept_factor.MOST
-        if with_deviations and is_many and isinstance(solution, Exact):
-            with whole_file(path) as stream:
-                arrays["factor_sha256"] = np.frombuffer(kept_factor.write(stream, solution.factor), np.uint8)
-        with whole_file(solution_path(self._directory)) as stream:
-            write_arrays(stream, arrays)
 
     def close(self) -> None:
         """Close the files."""

@@ -11,12 +11,10 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from kfx.evaluation.interpolants import Exact, ThroughCentres
-from kfx.evaluation.kept_factor import KeptFactor
-from kfx.files import Document, digest
+from kfx.files import Document
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import NORM
-from kfx.outcomes import ChangedError, RecordError
+from kfx.outcomes import RecordError
 
 if TYPE_CHECKING:
     from kfx.experiment.config import Config
@@ -43,68 +41,17 @@ def parameter_path(directory: Path, name: str) -> Path:
     return directory / f"parameters-{name}.npz"
 
 
-def solution_path(directory: Path) -> Path:
-    """The file of the trained kernel's solution."""
-    return directory / "solution.npz"
-
-
-def factor_path(directory: Path) -> Path:
-    """The file of the factor that belongs to the solution, if there is one."""
-    return directory / "factor.bin"
-
-
-def recorded_solution(directory: Path, device: torch.device) -> ThroughCentres:
-    """The solution of the trained kernel through centres; RecordError if its file is missing or damaged."""
-    path = solution_path(directory)
-    try:
-        return ThroughCentres.from_arrays(_stored(path), device)
-    except KeyError as error:
-        raise RecordError(f"{path}: damaged: it lacks {error}") from error
-
-
-def recorded_exact(
-    directory: Path, kernel: Kernel, points: torch.Tensor, targets: torch.Tensor, tell: Callable[[str], None]
-) -> Exact | None:
-    """The solution of the trained kernel from all points, (n, …), with their targets, (n, outputs); None if the record
-    has none, as that of an older version. Without its factor, which may be deleted, deviations solve again, and `tell`
-    says so.
-
-    RecordError or ChangedError for a file that is damaged or does not belong to these points.
-    """
-    path, factor = solution_path(directory), factor_path(directory)
-    if not path.is_file():
-        return None
-    found = _stored(path)
-    try:
-        alpha, diagonal = (torch.from_numpy(found[name]).to(points.device) for name in ("alpha", "inverse_diagonal"))
-        effective, expected = found["effective"], found.get("factor_sha256")
-    except KeyError as error:
-        raise RecordError(f"{path}: damaged: it lacks {error}") from error
-    if alpha.shape != targets.shape:
-        raise RecordError(f"{path}: damaged: it has {len(alpha)} coefficients for {len(targets)} points")
-    kept = None
-    if expected is not None and factor.is_file():
-        if digest(factor, "sha256") != expected.tobytes().hex():
-            raise ChangedError(
-                f"{factor}: is damaged, or has changed since the run wrote it; delete it, to solve again"
-            )
-        kept = KeptFactor(factor)
-    elif expected is not None:
-        tell(f"kfx: {factor}: is gone; solving again for deviations")
-    mapped, compare = kernel.feature_map_and_kernel()
-    return Exact(mapped(points), alpha, effective, targets, compare, diagonal=diagonal, kept=kept)
-
-
 def recorded_parameters(directory: Path, parameters: Document) -> Document:
     """The parameters of a record's kernel, the final ones if there are any. parameters: those in `metrics.json`."""
     name = "final" if "final" in parameters else "initial"
     path = parameter_path(directory, name)
     if not path.is_file() and not any(key.endswith(NORM) for key in parameters[name]):
         return dict(parameters[name])
-    return _stored(path)
+    return stored(path)
 
 
-def _stored(path: Path) -> Document:
+def stored(path: Path) -> Document:
+    """The arrays and numbers of an .npz file by name; RecordError if it is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {key: stored[key] if stored[key].ndim else float(stored[key]) for key in stored.files}
@@ -120,7 +67,7 @@ def lengths_of_features(directory: Path, metrics: Document) -> tuple[list[str], 
     if isinstance(final.get("lengths"), list):
         folds = parameters.get("initial_folds", [parameters["initial"]]), parameters.get("folds", [final])
     elif "lengths" + NORM in final:
-        folds = [_stored(parameter_path(directory, "initial"))], [_stored(parameter_path(directory, "final"))]
+        folds = [stored(parameter_path(directory, "initial"))], [stored(parameter_path(directory, "final"))]
     else:
         return None
     before, after = (np.array([each["lengths"] for each in own]) for own in folds)

@@ -163,9 +163,12 @@ def _evaluated(
     files, count = record.evaluations, len(sizes or [0]) * len(scoring.regularizations) * len(metrics)
     rows = files.begin(count, record.restored is not None)
     kept = next(repeat for repeat, fold, _ in splits if fold == len(folds) - 1)  # from which the record predicts
-    keeps = config.evaluation.solver == "nystrom" or (config.dataset.is_own and not config.dataset.is_series)
-    keeps = keeps and folds[0].weights is None
-    keep_solution = partial(files.keep_solution, with_deviations=folds[0].labels_train is None)
+    keep_solution: Keep | None = None
+    is_own = config.dataset.is_own and not config.dataset.is_series and folds[0].weights is None
+    if scoring.approximation or (scoring.calibration and is_own):
+        from kfx.record import solution
+
+        keep_solution = partial(solution.keep, record.directory, with_deviations=folds[0].labels_train is None)
     is_curve = folds[0].x_train.shape[1:] == (1,) and len(folds) == 1  # the picture needs points and predictions
     if is_curve:
         files.keep({name: getattr(folds[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
@@ -189,7 +192,7 @@ def _evaluated(
                     of_fold = context.of_fold(of_parts, fold)
                     inflation = context.inflation_of(fold) if name == "trained" else 1.0
                     is_trained = name == "trained" or (name == "initial" and "trained" in unchanged)
-                    keep = keep_solution if keeps and is_trained and repeat == kept else None
+                    keep = keep_solution if is_trained and repeat == kept else None
                     results = _results(context, of_fold, fold, order, scoring, inflation, keep)
                     _keep(files, name, repeat, results, every=config.evaluation.save_predictions or is_curve)
                     if name in _COMPARED and (arrays := _at_largest(results).arrays):
