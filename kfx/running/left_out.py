@@ -15,7 +15,7 @@ from kfx.kernels import Kernel, Regularized
 from kfx.kernels.kernel_option import POINTS_FOR_A_LENGTH
 from kfx.kernels.regularized import bare
 from kfx.numerics import threads
-from kfx.numerics.arrays import some_of
+from kfx.numerics.arrays import in_numpy, some_of
 from kfx.numerics.streams import Streams
 from kfx.objectives.selection import Selection
 from kfx.outcomes import NumericalError
@@ -144,7 +144,8 @@ def _best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) -
             return (own, start)[best]
         with contextlib.suppress(NumericalError):
             alone = procedures[best](data, weights)
-    lengths = np.full(data[0][0].numel(), alone.parameters["lengths"])
+    is_same = in_numpy((data[0] == data[0][0]).all(dim=0))  # what never varied must not count in new points
+    lengths = np.where(is_same, start.parameters["lengths"], alone.parameters["lengths"])
     return start.with_parameters(**{**alone.parameters, "lengths": lengths})
 
 

@@ -199,7 +199,7 @@ def of_kernels_kept(
 ) -> None:
     """Note fits that end with the initial kernel, or with one length for all features, because the errors at points
     left out are smaller."""
-    errors = "backtest errors" if context.config.dataset.is_series else "leave-one-out errors"
+    errors = "backtest errors" if context.config.dataset.is_series else "errors at points left out"
     left = [own is not last for own, last in zip(kept, fitted, strict=True)]
     initial = [own is start and other for own, start, other in zip(kept, starts, left, strict=True)]
     one_length = [other and not first for other, first in zip(left, initial, strict=True)]
