@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kfx.config.choices import STEPS
 from kfx.config.plugins import Portable
@@ -319,10 +319,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             data = config.outputs.applied(config.dataset.preprocessed(data))
             self.components_ = [self._of_one_output().fit(data.x_train, own, weights) for own in data.targets.T]
             self.kernel_: Kernel = self.components_[-1].kernel_
-            self._predictor: Predictor | Separate = Separate(
-                [part for each in self.components_ for part in each._predictor.parts],
-                without_points(data),
-            )
+            parts = [part for each in self.components_ for part in each._predictor.parts]
+            self._predictor: Predictor | Separate = Separate(parts, without_points(data))
             return
         fitted = fit(config, data, bool(self.verbose))
         self.kernel_, self.trace_, data = fitted.kernel, fitted.trace, fitted.data
@@ -407,20 +405,3 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def _scaled(self, x: np.ndarray) -> np.ndarray:
         """Points x, (n, …), after the steps of preprocessing."""
         return self._predictor.units.mapped(x)
-
-
-def counted(X: Any, y: Any, sample_weight: ArrayLike | None) -> tuple[Any, Any, np.ndarray | None]:
-    """Return the rows of X and y, as given to `fit`, of weights above 0, and these weights: None if they are equal,
-    since only ratios matter, and without any. ValueError for weights that are no finite numbers ≥ 0, and if fewer than
-    two are above 0."""
-    if sample_weight is None:
-        return X, y, None
-    x = as_frame(X)
-    check_consistent_length(x, y)
-    weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
-    counts = weights > 0
-    if counts.sum() < 2:
-        raise ValueError(f"sample_weight: {counts.sum()} of {len(x)} weights are above 0; expected two or more")
-    own = weights[counts]
-    x, y = (x, y) if counts.all() else (_safe_indexing(x, counts), _safe_indexing(y, counts))
-    return x, y, own if own.min() < own.max() else None

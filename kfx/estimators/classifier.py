@@ -10,7 +10,8 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from kfx.data.dataset import one_hot
-from kfx.estimators.base import KernelFlow, counted
+from kfx.estimators.base import KernelFlow
+from kfx.estimators.frames import counted
 
 
 class KernelFlowClassifier(ClassifierMixin, KernelFlow):

@@ -1,4 +1,4 @@
-"""Frames of numbers, words and dates as features, and arrays with missing values."""
+"""What a person gives an estimator: frames of numbers, words and dates, arrays with missing values, weights."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import _safe_indexing, check_consistent_length
+from sklearn.utils.validation import _check_sample_weight
 
 from kfx.data.column_kinds import Fault, kind_of, told
 from kfx.data.new_rows import Encoding
@@ -93,3 +96,20 @@ def with_columns_of(X: Any, columns: Sequence[object]) -> Any:
             f"X has the columns {', '.join(map(str, frame.columns))}; the fit had {', '.join(map(str, columns))}"
         )
     return frame
+
+
+def counted(X: Any, y: Any, sample_weight: ArrayLike | None) -> tuple[Any, Any, np.ndarray | None]:
+    """Return the rows of X and y, as given to `fit`, of weights above 0, and these weights: None if they are equal,
+    since only ratios matter, and without any. ValueError for weights that are no finite numbers ≥ 0, and if fewer than
+    two are above 0."""
+    if sample_weight is None:
+        return X, y, None
+    x = as_frame(X)
+    check_consistent_length(x, y)
+    weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    counts = weights > 0
+    if counts.sum() < 2:
+        raise ValueError(f"sample_weight: {counts.sum()} of {len(x)} weights are above 0; expected two or more")
+    own = weights[counts]
+    x, y = (x, y) if counts.all() else (_safe_indexing(x, counts), _safe_indexing(y, counts))
+    return x, y, own if own.min() < own.max() else None

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 
-from kfx.estimators.base import KernelFlow, counted
+from kfx.estimators.base import KernelFlow
+from kfx.estimators.frames import counted
 
 
 class KernelFlowRegressor(RegressorMixin, KernelFlow):

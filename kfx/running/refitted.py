@@ -53,7 +53,7 @@ def best_preparation(config: Config, data: Dataset, machine: Machine) -> Prepare
     The initial kernel of each fold predicts it, with λ chosen by leaving points out: no parameter is fitted. The loss
     is −log density in the units of the targets, for classes the squared error. Another preparation than the usual one
     is taken if its loss is smaller by more than the standard error of their difference, and its squared errors are not
-    larger by more than theirs.
+    larger.
     """
     usual = config.dataset.preparation()
     choices = offered(data, usual, warps=config.evaluation.judges_distributions(config))
@@ -80,15 +80,9 @@ def best_preparation(config: Config, data: Dataset, machine: Machine) -> Prepare
 
 
 def _is_better(own: tuple[np.ndarray, np.ndarray], usual: tuple[np.ndarray, np.ndarray]) -> bool:
-    """Whether losses are smaller by more than their error, and squared errors not larger by more than theirs."""
-    (gain, error), (loss, error_of_loss) = (_paired(*pair) for pair in zip(usual, own, strict=True))
-    return gain > error and -loss <= error_of_loss
-
-
-def _paired(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """The mean of a difference, and its standard error."""
-    difference = first - second
-    return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))
+    """Whether losses are smaller by more than the standard error of the difference, and squared errors not larger."""
+    gain, squares = (before - after for before, after in zip(usual, own, strict=True))
+    return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)) and squares.mean() >= 0)
 
 
 def _losses(config: Config, part: Dataset, machine: Machine) -> tuple[np.ndarray, np.ndarray]:
