@@ -256,3 +256,14 @@ def test_images_have_no_missing_values():
     x[0, 0] = np.nan
     with pytest.raises(ValueError, match="X contains NaN; images"):
         KernelFlowRegressor(image_shape=(1, 4, 4), kernel="cnngp").fit(x, np.arange(12.0))
+
+
+def test_a_row_of_weight_zero_says_nothing_of_features():
+    frame, y = gappy()
+    frame = frame.drop(columns="name")
+    weights = np.where(np.arange(N) < 50, 1.0 + np.arange(N) % 3, 0.0)
+    extra = frame.assign(unit=np.where(weights > 0, "kg", "lb"), day=frame["day"].where(weights > 0, pd.Timestamp(0)))
+    fits = KernelFlowRegressor(optimizer="none").fit(frame[:50], y[:50], weights[:50])
+    same = KernelFlowRegressor(optimizer="none").fit(extra, y, weights)
+    assert same._encoding.names == fits._encoding.names
+    np.testing.assert_array_equal(same.predict(frame), fits.predict(frame))

@@ -86,7 +86,7 @@ def as_numbers(column: pd.Series, where: str, form: Form, remedy: str) -> np.nda
     numbers = numbers_of(column, form)
     wrong = column[numbers.isna() & column.notna()]
     if len(wrong):
-        problem = spelling_problem(column, form) or (f"holds {shown(wrong)}", remedy)
+        problem = spelling_problem(column, form) or (f"holds {shown(wrong)}, which is no number", remedy)
         raise DataError(f"{where} {'; '.join(problem)}")
     found = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
     require_numbers(found, where, missing=True)

@@ -24,9 +24,9 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
 
     def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         """Learn the kernel, and solve for the coefficients. y: (n,), with at least two classes."""
+        X, y, weights = counted(X, y, sample_weight)
         X, y = self._checked(X, y)
         check_classification_targets(y)
-        X, y, weights = counted(X, y, sample_weight)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y holds one class, {self.classes_[0]!r}; a classification takes two or more classes")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.utils import _safe_indexing, check_consistent_length
 from sklearn.utils.validation import _check_sample_weight
 
 from kfx.data.column_kinds import Fault, kind_of, told
@@ -97,17 +98,18 @@ def with_columns_of(X: Any, columns: Sequence[object]) -> Any:
     return frame
 
 
-def counted(
-    x: np.ndarray, y: np.ndarray, sample_weight: ArrayLike | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return the points (n, …) and targets (n, …) of weights above 0, and these weights: None if they are equal, since
-    only ratios matter, and without any. ValueError for weights that are no finite numbers ≥ 0, and if fewer than two
-    are above 0."""
+def counted(X: Any, y: Any, sample_weight: ArrayLike | None) -> tuple[Any, Any, np.ndarray | None]:
+    """Return the rows of X and y, as given to `fit`, of weights above 0, and these weights: None if they are equal,
+    since only ratios matter, and without any. ValueError for weights that are no finite numbers ≥ 0, and if fewer than
+    two are above 0."""
     if sample_weight is None:
-        return x, y, None
+        return X, y, None
+    x = as_frame(X)
+    check_consistent_length(x, y)
     weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
     counts = weights > 0
     if counts.sum() < 2:
         raise ValueError(f"sample_weight: {counts.sum()} of {len(x)} weights are above 0; expected two or more")
     own = weights[counts]
-    return x[counts], y[counts], own if own.min() < own.max() else None
+    x, y = (x, y) if counts.all() else (_safe_indexing(x, counts), _safe_indexing(y, counts))
+    return x, y, own if own.min() < own.max() else None

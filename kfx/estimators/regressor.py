@@ -24,8 +24,8 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
 
     def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         """Learn the kernel, and solve for the coefficients. y: (n,) or (n, outputs)."""
-        X, y = self._checked(X, y, multi_output=True, y_numeric=True)
         X, y, weights = counted(X, y, sample_weight)
+        X, y = self._checked(X, y, multi_output=True, y_numeric=True)
         self._is_flat = y.ndim == 1
         self._fit(X, np.array(y, dtype=np.float64).reshape(len(y), -1), None, weights)
 
