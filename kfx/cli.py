@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     terminal.open_missing()
     gc.set_threshold(50_000, 10, 10)  # with Python's 700, searches for garbage take a tenth of a short run
-    atexit.register(gc.freeze)  # the interpreter's end would search all modules for garbage, which takes a second
+    atexit.register(lambda: None if "jaxlib" in sys.modules else gc.freeze())  # or the end searches modules for garbage
     os.environ["MPLBACKEND"] = "agg"  # kfx draws into files; a missing backend would stop matplotlib
     if words[:1] in (["run"], ["resume"], ["rerun"]):
         with terminal.unfailing():
