@@ -140,6 +140,10 @@ def test_the_density_of_transformed_targets_is_that_of_the_lognormal(kfx, in_fol
     expected = -stats.lognorm.logpdf(own["target"], np.sqrt(variance), scale=median).mean()
     rows = run.evaluation.query("kernel == 'trained'").set_index("metric")["value"]
     assert rows["nlpd"] == pytest.approx(expected, rel=1e-6)
+    np.testing.assert_array_equal(
+        own["normal_score"].abs() < 1.959963984540054, own["target"].between(own["low"], own["high"])
+    )
+    assert rows["coverage_95"] == own["target"].between(own["low"], own["high"]).mean()
     assert rows["mse"] == pytest.approx(np.mean((own["target"] - own["prediction"]) ** 2), rel=1e-9)
     np.testing.assert_allclose(own["prediction"], median * np.exp(variance / 2), rtol=1e-3)
     assert kfx("predict", "r", "t.csv", "--output", "p.csv")[0] == 0

@@ -26,8 +26,8 @@ def distribution(interpolant: Interpolant, at: Covariances, data: Dataset) -> di
     """Return `deviation`, (m, outputs), of targets observed at x*, in their units, with reduced outputs also
     `components`, the deviations of the components, (m, components); for classes `probability`, (m, classes).
 
-    With transformed targets also `low` and `high`, the ends of the central interval of 95 %, and `learned` and
-    `learned_deviation`, of the normal distribution of those.
+    With transformed targets also `low` and `high`, the ends of the central interval of 95 %, `normal_score`, Φ⁻¹ of the
+    predicted distribution at the target, and `learned` and `learned_deviation`, of the normal distribution.
     Empty for an interpolant without points left out.
     """
     if not isinstance(interpolant, Calibrated):
@@ -36,7 +36,8 @@ def distribution(interpolant: Interpolant, at: Covariances, data: Dataset) -> di
         mean, deviation = map(in_numpy, interpolant.mean_and_deviation(at))
         found = {"learned": mean, "learned_deviation": deviation * data.inflation}
         low, high = data.interval(mean, deviation, calibration.COVERED)
-        return {"deviation": data.moments(mean, deviation)[1], "low": low, "high": high, **found}
+        score = (data.as_learned(data.y_test) - mean) / found["learned_deviation"]
+        return {"deviation": data.moments(mean, deviation)[1], "low": low, "high": high, "normal_score": score, **found}
     if data.labels_test is None:
         return deviations(in_numpy(interpolant.deviation(at)), data)
     targets, predicted, weights = interpolant.left_out()

@@ -13,7 +13,7 @@ def columns(arrays: Mapping[str, np.ndarray], data: Dataset) -> dict[str, np.nda
     """Return columns by name, (m,) each, in the order of the test points.
 
     arrays: `mean`, (m, outputs), and `deviation`, (m, outputs), or `probability`, (m, classes), where they are known.
-    Of values `target`, `prediction`, `deviation`, with transformed targets `low` and `high`, with the number of the
+    Of values `target`, `prediction`, `deviation`, with transformed targets `low`, `high` and `normal_score`, with the number of the
     output if there are several (`target.0`). Of classes, which are numbered from 0, `class`, `prediction`, the
     predicted target of each output, `score.0`, and the `probability.0` of each class. Of points with weights also
     `weight`.
@@ -25,7 +25,7 @@ def columns(arrays: Mapping[str, np.ndarray], data: Dataset) -> dict[str, np.nda
         parts = {"score": mean, "probability": arrays.get("probability")}
     else:
         parts = {"target": data.y_test, "prediction": mean, "deviation": arrays.get("deviation")}
-        parts |= {name: arrays[name] for name in ("low", "high") if name in arrays}
+        parts |= {name: arrays[name] for name in ("low", "high", "normal_score") if name in arrays}
     is_single = data.labels_test is None and mean.shape[1] == 1
     for name, array in parts.items():
         for i, column in enumerate(array.T if array is not None else ()):
