@@ -13,10 +13,10 @@ def columns(arrays: Mapping[str, np.ndarray], data: Dataset) -> dict[str, np.nda
     """Return columns by name, (m,) each, in the order of the test points.
 
     arrays: `mean`, (m, outputs), and `deviation`, (m, outputs), or `probability`, (m, classes), where they are known.
-    Of values `target`, `prediction`, `deviation`, with transformed targets `low`, `high` and `normal_score`, with the number of the
-    output if there are several (`target.0`). Of classes, which are numbered from 0, `class`, `prediction`, the
-    predicted target of each output, `score.0`, and the `probability.0` of each class. Of points with weights also
-    `weight`.
+    Of values `target`, `prediction`, `deviation`, with transformed targets `low`, `high` and `normal_score`, with
+    the number of the output if there are several (`target.0`). Of classes, which are numbered from 0, `class`,
+    `prediction`, the predicted target of each output, `score.0`, and the `probability.0` of each class. Of points
+    with weights also `weight`.
     """
     mean = arrays["mean"]
     found: dict[str, np.ndarray] = {"point": np.arange(len(mean))}
