@@ -400,8 +400,4 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         x = self._folded(self._filled(x))
         if x.shape[1:] != (expected := self._predictor.units.x_train.shape[1:]):
             raise ValueError(f"X has points of shape {x.shape[1:]}; the fit had {expected}")
-        return self._scaled(x)
-
-    def _scaled(self, x: np.ndarray) -> np.ndarray:
-        """Points x, (n, …), after the steps of preprocessing."""
         return self._predictor.units.mapped(x)

@@ -63,10 +63,11 @@ def sensitivities(
     """
     from scipy.stats import sobol_indices, uniform
 
-    points = emulator._predictor.units.x_train
-    pairs = _in_order(ranges, emulator._predictor.units.features, math.prod(points.shape[1:]))
+    units = emulator._predictor.units
+    points = units.x_train
+    pairs = _in_order(ranges, units.features, math.prod(points.shape[1:]))
     found = sobol_indices(
-        func=lambda x: emulator._predictor(emulator._scaled(x.T.reshape(-1, *points.shape[1:])))[0].T,
+        func=lambda x: emulator._predictor(units.mapped(x.T.reshape(-1, *points.shape[1:])))[0].T,
         n=count,
         dists=[uniform(low, high - low) for low, high in pairs],
         random_state=np.random.default_rng(random_state),
