@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # torch is imported by the first fit, so that `import kfx` in
     from kfx.evaluation.predictor import Predictor, Separate
     from kfx.kernels.base import Kernel
     from kfx.numerics.regularization import Regularization
-    from kfx.objectives.base import Function, Objective
+    from kfx.objectives import base as objectives
 
 _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64, "ensure_all_finite": "allow-nan"}
 
@@ -114,7 +114,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         self,
         kernel: Chosen | Kernel = "auto",
         *,
-        objective: Chosen | Objective | Function = "auto",
+        objective: Chosen | objectives.Objective | objectives.Function = "auto",
         optimizer: Chosen | Option = "adam",
         sampler: Chosen | Option = "fixed",
         regularization: float | Chosen | Regularization | None = None,
