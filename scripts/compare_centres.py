@@ -67,7 +67,7 @@ def prepared(name: str) -> Dataset:
 
 def fitted(data: Dataset) -> Kernel:
     """The kernel that kfx fits to a table by default."""
-    model = KernelFlowRegressor(solver="nystrom", centres=500).fit(data.x_train, data.y_train[:, 0])
+    model = KernelFlowRegressor(scale=None, solver="nystrom", centres=500).fit(data.x_train, data.y_train[:, 0])
     return getattr(model.kernel_, "kernel", model.kernel_)
 
 
@@ -104,7 +104,7 @@ def in_deviations(data: Dataset, prediction: np.ndarray) -> float:
 
 
 def by_kfx(data: Dataset, count: int) -> np.ndarray:
-    model = KernelFlowRegressor(solver="nystrom", centres=count)
+    model = KernelFlowRegressor(scale=None, solver="nystrom", centres=count)
     return model.fit(data.x_train, data.targets[:, 0]).predict(data.x_test)
 
 

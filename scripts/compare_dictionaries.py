@@ -56,6 +56,7 @@ def trained(method: str, x: np.ndarray, y: np.ndarray) -> Kernel:
     model = KernelFlowRegressor(
         kernel,
         objective="rho",
+        scale=None,
         sampler={"batch_size": 100, "sample_proportion": 0.5},
         regularization={"value": PUBLISHED.value, "scale": PUBLISHED.scale, "selection": "fixed"},
         targets="as_given",

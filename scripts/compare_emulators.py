@@ -138,7 +138,7 @@ def design(seeds: int) -> None:
 
 
 def emulator() -> KernelFlowRegressor:
-    return KernelFlowRegressor("rbf", device={"name": "cpu", "threads": 1})
+    return KernelFlowRegressor("rbf", scale=None, device={"name": "cpu", "threads": 1})
 
 
 def speed() -> None:
@@ -148,7 +148,7 @@ def speed() -> None:
     y = np.sin(3 * x @ rng.normal(size=(8, 10))) @ rng.normal(size=(10, 1000))
     outputs = {"reduce": "pca", "components": 10}
     began = time.process_time()
-    model = KernelFlowRegressor("rbf", outputs=outputs, device={"name": "cpu", "threads": 1}).fit(x, y)
+    model = KernelFlowRegressor("rbf", scale=None, outputs=outputs, device={"name": "cpu", "threads": 1}).fit(x, y)
     print(f"fit of 10 components: {time.process_time() - began:.1f} s of a processor")
     for return_std in (False, True):
         began = time.process_time()

@@ -83,7 +83,7 @@ def one_step(objective: str | None, lags: int = 30) -> Forecast:
             if objective is None
             else TRAINED | {"objective": objective}
         )
-        fitted = KernelFlowRegressor(kernel, **train, device={"name": "cpu", "threads": 1}).fit(x, y[:, 0])
+        fitted = KernelFlowRegressor(kernel, scale=None, **train, device={"name": "cpu", "threads": 1}).fit(x, y[:, 0])
         history = known[None, -windows.reach :, None]
         forecast = windows.forecast(lambda at: fitted.predict(at)[:, None], history, np.zeros((1, 10**4)), steps)
         return forecast[0, :, 0], windows.lags

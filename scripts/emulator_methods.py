@@ -19,7 +19,9 @@ RESTARTS = 2
 def kfx(**settings: object) -> Emulator:
     def fit(x: np.ndarray, y: np.ndarray) -> tuple[Callable, np.ndarray | None]:
         outputs = {"reduce": "pca", "components": COMPONENTS} if y.shape[1] > COMPONENTS else None
-        model = KernelFlowRegressor(outputs=outputs, device={"name": "cpu", "threads": 1}, **settings).fit(x, y)
+        model = KernelFlowRegressor(scale=None, outputs=outputs, device={"name": "cpu", "threads": 1}, **settings).fit(
+            x, y
+        )
         lengths = model.kernel_.parameters.get("lengths") if y.shape[1] == 1 else None
         return lambda at: model.predict(at, return_std=True), lengths
 
