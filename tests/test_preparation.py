@@ -122,7 +122,7 @@ def test_moments_intervals_and_scores_are_those_of_draws(how):
     np.testing.assert_allclose(ends, np.quantile(draws, [0.025, 0.975], axis=1).T, rtol=2e-2)
     levels = calibration.LEVELS
     quantiles = data.in_units(mean[..., None] + deviation[..., None] * stats.norm.ppf(levels))
-    own = calibration.crps_of_quantiles(quantiles, levels, target[:4])
+    own = calibration.crps_of_quantiles(quantiles, levels, target[:4]).mean()
     half = draws[:, :100_000], draws[:, 100_000:]
     sampled = np.abs(draws - target[:4]).mean() - np.abs(half[0] - half[1]).mean() / 2
     assert own == pytest.approx(sampled, rel=2e-2)
@@ -248,3 +248,79 @@ def test_steps_are_found_by_the_points_alone():
     x, y = spectra()
     data = preprocess(Dataset("d", x, y[:, None], x[:2], y[:2, None]), ["snv", "second_derivative", "normalize"])
     np.testing.assert_array_equal(data.mapped(x[:2]), data.x_test)
+
+
+def test_a_target_without_a_logarithm_has_no_density(kfx, in_folder):
+    x, y = lognormal(60)
+    y[50] = 0.0
+    frame = pd.DataFrame(x).assign(target=y, split=["train"] * 50 + ["test"] * 10)
+    frame.to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=target", "dataset.test=split", "figures=false"]
+    assert kfx("run", *words, "dataset.targets=log", "optimizer.iterations=2", "hydra.run.dir=r")[0] == 0
+    rows = load_run("r").evaluation.query("kernel == 'trained'").set_index("metric")["value"]
+    assert rows["nlpd"] == np.inf
+    assert np.isfinite(rows["mse"])
+    assert 0 <= rows["coverage_95"] <= 0.9
+
+
+def test_scores_of_transformed_targets_have_the_weights_of_their_points(kfx, in_folder):
+    x, y = lognormal(80)
+    frame = pd.DataFrame(np.log(x)).assign(target=y**0.3, w=np.random.default_rng(2).uniform(0.1, 3, 80))
+    frame.to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=target", "dataset.weights=w", "figures=false"]
+    assert kfx("run", *words, "dataset.targets=log", "optimizer.iterations=20", "hydra.run.dir=r")[0] == 0
+    rows = load_run("r").evaluation.query("kernel == 'trained'").set_index("metric")["value"]
+    own = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
+    within = own["target"].between(own["low"], own["high"])
+    assert rows["coverage_95"] == pytest.approx(np.average(within, weights=own["weight"]))
+    variance = (np.log(own["high"] / own["low"]) / 2 / stats.norm.ppf(0.975)) ** 2
+    density = stats.lognorm.logpdf(own["target"], np.sqrt(variance), scale=np.sqrt(own["high"] * own["low"]))
+    assert rows["nlpd"] == pytest.approx(-np.average(density, weights=own["weight"]), rel=1e-6)
+
+
+def test_gaps_are_filled_within_folds_by_estimators_too(kfx, in_folder):
+    rng = np.random.default_rng(4)
+    x, y = lognormal(60, seed=4)
+    x[rng.permutation(60)[:15], 0] = np.nan
+    frame = pd.DataFrame(x, columns=list("abc")).assign(target=y, split=["train"] * 50 + ["test"] * 10)
+    frame.to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=target", "dataset.test=split", "figures=false"]
+    assert kfx("run", *words, "optimizer.iterations=5", "hydra.run.dir=r")[0] == 0
+    own = KernelFlowRegressor(optimizer={"iterations": 5}).fit(frame[list("abc")][:50], y[:50])
+    predicted = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
+    mean, deviation = own.predict(frame[list("abc")][50:], return_std=True)
+    np.testing.assert_allclose(mean, predicted["prediction"], rtol=1e-9)
+    np.testing.assert_allclose(deviation, predicted["deviation"], rtol=1e-7)
+
+
+@pytest.mark.parametrize("kernels", ["shared", "separate"])
+def test_inflation_is_in_all_deviations_of_reduced_outputs(kfx, in_folder, kernels):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 6))
+    y = np.stack([np.sin(x[:, 0]), x[:, 1], x[:, 0] + x[:, 2]], axis=1) + 0.1 * rng.normal(size=(40, 3))
+    outputs = {"reduce": "pca", "components": 2, "kernels": kernels}
+    model = KernelFlowRegressor(outputs=outputs, optimizer={"iterations": 20}).fit(x, y)
+    deviation, basis, left_out = model.predict_covariance(x[:5])
+    expected = np.sqrt(np.square(deviation) @ np.square(basis) + left_out)
+    np.testing.assert_allclose(model.predict(x[:5], return_std=True)[1], expected, rtol=1e-9)
+    names = [f"y{i}" for i in range(3)]
+    frame = pd.DataFrame(np.hstack([x, y]), columns=[*"abcdef", *names])
+    frame.assign(split=["train"] * 34 + ["test"] * 6).to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", 'dataset.target="y*"', "dataset.test=split", "figures=false"]
+    words += ["outputs.reduce=pca", "outputs.components=2", f"outputs.kernels={kernels}", "optimizer.iterations=20"]
+    assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
+    run, predicted = load_run("r"), pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
+    mean, scale = frame[list("abcdef")][:34].mean().to_numpy(), frame[list("abcdef")][:34].std(ddof=0).to_numpy()
+    found = run.estimator().predict((x[34:] - mean) / scale, return_std=True)
+    np.testing.assert_allclose(found[0], predicted[[f"prediction.{i}" for i in range(3)]], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(found[1], predicted[[f"deviation.{i}" for i in range(3)]], rtol=1e-6)
+
+
+def test_draws_have_the_deviation_of_predictions():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 8)), rng.normal(size=40)
+    model = KernelFlowRegressor(optimizer={"iterations": 30}).fit(x, y)
+    drawn = model.sample_y(x[:4], 20_000)
+    latent = model.predict(x[:4], return_std=True)[1] ** 2 - drawn.var(axis=1)
+    np.testing.assert_allclose(latent, latent.mean(), rtol=0.05)  # what is left is the noise
+    assert latent.mean() > 0

@@ -23,6 +23,7 @@ from kfx.config.plugins import Portable
 from kfx.data.dataset import Dataset, fillers
 from kfx.data.new_rows import Encoding
 from kfx.data.own import looks_channels_last
+from kfx.data.table_columns import require_numbers
 from kfx.estimators.frames import as_frame, encoded, encoding_of, is_table, with_columns_of
 from kfx.estimators.parameters import EVALUATION, GROUPS, NESTED, Chosen
 from kfx.outcomes import ConfigError
@@ -252,7 +253,10 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         self.categories_ = {} if self._encoding is None else self._encoding.values
         self._features = self._encoding.names if self._encoding else tuple(getattr(self, "feature_names_in_", ()))
         self._fillers = fillers(points, "median") if has_features else None
-        return self._folded(self._filled(points)), targets
+        require_numbers(points, "X", missing=True)
+        if self._fillers is None:
+            self._filled(points)  # raises
+        return self._folded(points), targets
 
     def _filled(self, x: np.ndarray) -> np.ndarray:
         """Points (n, features) with the medians of training points for missing values, which images do not have."""

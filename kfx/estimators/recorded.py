@@ -127,7 +127,7 @@ class Model:
                 solved(own, kernel, f"{EFFECTIVE}.{c}")
                 for c, (own, kernel) in enumerate(zip(last.components(), run.kernels, strict=True))
             ]
-            predictor = Separate(each, replace(without_points(last), inflation=1.0))
+            predictor = Separate(each, replace(without_points(last), inflation=1.0, maps=()))
         else:
             predictor = solved(last, run.kernel, EFFECTIVE)
         encoding = whole.encoding or PointEncoding(parts[-1].x_train.shape[1:])

@@ -64,7 +64,7 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
             raise ValueError("outputs: reduce=none has no components; set pca or cca")
         deviation = own.as_learned(points, True)[1]
         assert deviation is not None
-        return deviation, *own.units.reduction_in_units()
+        return deviation * own.units.inflation, *own.units.reduction_in_units()
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0, *, prior: bool = False) -> np.ndarray:
         """Draw functions from the Gaussian process, given the training data or, with `prior`, without them.

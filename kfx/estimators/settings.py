@@ -31,6 +31,7 @@ from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     from kfx.data.dataset import Dataset
+    from kfx.data.preparation import Preparation
     from kfx.objectives.base import Function
 
 _SOLVERS = ("auto", "cholesky", "nystrom")
@@ -264,6 +265,11 @@ class _Given(OwnDataset):
 
     def build(self, rng: np.random.Generator) -> Dataset:
         raise TypeError("points that are given are not built")
+
+    def preprocessed(self, data: Dataset, how: Preparation | None = None) -> Dataset:
+        from kfx.data.dataset import imputed
+
+        return super().preprocessed(imputed(data, "auto"), how)
 
 
 @dataclass

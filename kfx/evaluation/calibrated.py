@@ -50,7 +50,7 @@ def distribution(interpolant: Interpolant, at: Covariances, data: Dataset) -> di
 def deviations(as_learned: np.ndarray, data: Dataset) -> dict[str, np.ndarray]:
     """The entries of `distribution` for targets that are numbers. as_learned: of `data.targets`, (m, outputs)."""
     found = {"deviation": data.deviation_in_units(as_learned)}
-    return found if data.reduction is None else found | {"components": as_learned}
+    return found if data.reduction is None else found | {"components": as_learned * data.inflation}
 
 
 def metrics(found: dict[str, np.ndarray], prediction: np.ndarray, data: Dataset) -> dict[str, float]:
@@ -59,7 +59,7 @@ def metrics(found: dict[str, np.ndarray], prediction: np.ndarray, data: Dataset)
     prediction: (m, outputs).
     """
     if data.warp is not None and found:
-        return _of_warped(found["learned"], found["learned_deviation"], data)
+        return _of_warped(data, *(found[name] for name in ("learned", "learned_deviation", "low", "high")))
     if "deviation" in found:
         mean, deviation, y = (data.of_varying(each) for each in (prediction, found["deviation"], data.y_test))
         fit = calibration.of_values(mean, deviation, y, data.weights_test)
@@ -73,17 +73,22 @@ def metrics(found: dict[str, np.ndarray], prediction: np.ndarray, data: Dataset)
     return {}
 
 
-def _of_warped(mean: np.ndarray, deviation: np.ndarray, data: Dataset) -> dict[str, float]:
+def _of_warped(
+    data: Dataset, mean: np.ndarray, deviation: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> dict[str, float]:
     """As `metrics`, with the density, the intervals and the quantiles of transformed targets in the units of y. mean,
-    deviation: of the targets as learned, (m, 1)."""
+    deviation: of the targets as learned, (m, 1). low, high: the ends of intervals, (m, 1)."""
     assert data.warp is not None
-    z, y = data.as_learned(data.y_test), data.y_test
-    fit = calibration.of_values(mean, deviation, z)
-    fit["nlpd"] -= float(np.mean(data.warp.log_slope(y) - np.log(data.target_scale)))
-    levels = calibration.LEVELS
+    y, z, levels = data.y_test, (data.as_learned(data.y_test) - mean) / deviation, calibration.LEVELS
+    with np.errstate(invalid="ignore", divide="ignore"):
+        slope = data.warp.log_slope(y) - np.log(data.target_scale)
+        density = np.where(np.isfinite(z), -np.square(z) / 2 - np.log(deviation * np.sqrt(2 * np.pi)) + slope, -np.inf)
     quantiles = data.in_units(mean[..., None] + deviation[..., None] * norm.ppf(levels))
-    fit["crps"] = calibration.crps_of_quantiles(quantiles, levels, y)
-    return fit
+    return {
+        "nlpd": -data.mean_over_test(density),  # infinite where a target has no logarithm
+        "crps": data.mean_over_test(calibration.crps_of_quantiles(quantiles, levels, y)),
+        "coverage_95": data.mean_over_test((low <= y) & (y <= high)),
+    }
 
 
 def _scores(targets: np.ndarray) -> np.ndarray:

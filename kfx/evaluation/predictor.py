@@ -146,7 +146,9 @@ class Predictor(_Predicts):
         values, vectors = np.linalg.eigh(self.covariance(x, prior))
         root = vectors * np.sqrt(np.maximum(values, 0.0))  # rounding makes zero eigenvalues slightly negative
         normal = rng.standard_normal((len(self.scale), len(x), count))
-        found: np.ndarray = mean + np.moveaxis(root @ normal, (0, 1, 2), (2, 1, 0)) * np.sqrt(self.scale)
+        found: np.ndarray = mean + np.moveaxis(root @ normal, (0, 1, 2), (2, 1, 0)) * (
+            np.sqrt(self.scale) * self.units.inflation
+        )
         return found
 
     @cached_property

@@ -83,13 +83,15 @@ LEVELS = (np.arange(200) + 0.5) / 200
 """Levels of the quantiles from which a CRPS is computed."""
 
 
-def crps_of_quantiles(quantiles: np.ndarray, levels: np.ndarray, y: np.ndarray) -> float:
-    """Return the mean CRPS of distributions, twice the mean pinball loss of their quantiles (Gneiting & Ranjan 2011).
+def crps_of_quantiles(quantiles: np.ndarray, levels: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the CRPS of distributions, (m, outputs), twice the mean pinball loss of their quantiles (Gneiting & Ranjan
+    2011).
 
     quantiles: (m, outputs, levels). levels: evenly spaced in (0, 1). y: (m, outputs).
     """
     error = y[..., None] - quantiles
-    return float(2 * np.mean(np.maximum(levels * error, (levels - 1) * error)))
+    found: np.ndarray = 2 * np.maximum(levels * error, (levels - 1) * error).mean(axis=-1)
+    return found
 
 
 def of_vectors(error: np.ndarray, deviation: np.ndarray, basis: np.ndarray, left_out: np.ndarray) -> float:

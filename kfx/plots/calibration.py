@@ -44,12 +44,13 @@ def _of_classes(rows: pd.DataFrame, names: list[str], axes: Axes) -> tuple[np.nd
     chances = rows[names].to_numpy()
     confidence, right = chances.max(axis=1), chances.argmax(axis=1) == rows["class"].to_numpy()
     place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
-    counts = np.bincount(place, minlength=_BINS)
+    weights = _weights(rows)
+    counts = np.bincount(place, weights=weights, minlength=_BINS)
     held = counts > 0
     if set(rows["kernel"]) == {"trained"}:
         edges = np.arange(_BINS) / _BINS
         axes.bar(edges, counts / counts.sum(), 1 / _BINS, align="edge", color=FAINT, label="share of points")
-    sums = (np.bincount(place, weights=values, minlength=_BINS) for values in (confidence, right))
+    sums = (np.bincount(place, weights=values * weights, minlength=_BINS) for values in (confidence, right))
     mean, share = (total[held] / counts[held] for total in sums)
     return mean, share
 
@@ -63,5 +64,11 @@ def _of_values(rows: pd.DataFrame, names: list[str]) -> tuple[np.ndarray, np.nda
         np.abs(rows[name.replace("deviation", "target")] - rows[name.replace("deviation", "prediction")]) / rows[name]
         for name in names
     ]
-    z = np.concatenate(sizes)
-    return levels, np.array([np.mean(z <= ndtri((1 + level) / 2)) for level in levels])
+    within = np.concatenate(sizes)[:, None] <= ndtri((1 + levels) / 2)
+    weights = np.tile(_weights(rows), len(names))
+    return levels, np.average(within, axis=0, weights=weights)
+
+
+def _weights(rows: pd.DataFrame) -> np.ndarray:
+    """The weights of test points, (rows,)."""
+    return rows["weight"].to_numpy() if "weight" in rows else np.ones(len(rows))
