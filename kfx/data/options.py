@@ -94,11 +94,9 @@ class DatasetOption(Option, DatasetPart):
 
     def build(self, rng: np.random.Generator) -> Dataset:
         """Load or generate the data set. rng: picks subsets and random points."""
-        return self.constructor()(self.n_train, self.n_test, rng=rng, **self._taken())
-
-    def _taken(self) -> Settings:
-        """The settings that what builds the data takes, beside the numbers of points."""
-        return self.beyond(DatasetOption)
+        settings = self.beyond(DatasetOption)
+        settings.pop("transform", None)  # it says how data are prepared, not which
+        return self.constructor()(self.n_train, self.n_test, rng=rng, **settings)
 
     def load(self, rng: np.random.Generator) -> Dataset:
         """`build`, whose result is checked if the option is not kfx's; DataError in one line."""

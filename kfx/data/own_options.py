@@ -83,9 +83,6 @@ class OwnDataset(DatasetOption):
 
     implied = {**DatasetOption.implied, "transform": False}  # noqa: RUF012
 
-    def _taken(self) -> Settings:
-        return {name: value for name, value in super()._taken().items() if name != "transform"}
-
 
 @dataclass
 class OwnRows(TableOption):
@@ -98,9 +95,6 @@ class OwnRows(TableOption):
     transform: bool | None = own_transform()
 
     implied = {**DatasetOption.implied, "transform": False}  # noqa: RUF012
-
-    def _taken(self) -> Settings:
-        return {name: value for name, value in super()._taken().items() if name != "transform"}
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import copy
-import math
 import numbers
 import warnings
 from collections import defaultdict
@@ -22,9 +21,8 @@ from kfx.config.choices import STEPS
 from kfx.config.plugins import Portable
 from kfx.data.dataset import Dataset, fillers
 from kfx.data.new_rows import Encoding
-from kfx.data.own import looks_channels_last
 from kfx.data.table_columns import require_numbers
-from kfx.estimators.frames import as_frame, encoded, encoding_of, is_table, with_columns_of
+from kfx.estimators.frames import as_frame, encoded, encoding_of, folded, is_table, with_columns_of
 from kfx.estimators.parameters import EVALUATION, GROUPS, NESTED, Chosen
 from kfx.outcomes import ConfigError
 
@@ -256,7 +254,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         require_numbers(points, "X", missing=True)
         if self._fillers is None:
             self._filled(points)  # raises
-        return self._folded(points), targets
+        return folded(points, self.image_shape), targets
 
     def _filled(self, x: np.ndarray) -> np.ndarray:
         """Points (n, features) with the medians of training points for missing values, which images do not have."""
@@ -265,25 +263,6 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         if self._fillers is None:
             raise ValueError("X contains NaN; images, and the points of a recorded run, take no missing values")
         return np.where(absent, self._fillers, x)
-
-    def _folded(self, x: np.ndarray) -> np.ndarray:
-        if not x.flags.writeable or min(x.strides) < 0:  # torch warns of the former and refuses the latter
-            x = x.copy()
-        if x.ndim not in (2, 4):
-            raise ValueError(f"X has shape {x.shape}; expected (n, features) or (n, channels, height, width)")
-        if self.image_shape is not None:
-            shape = tuple(np.atleast_1d(self.image_shape).tolist())
-            fits = math.prod(shape) == x.shape[1] if x.ndim == 2 else shape == x.shape[1:]
-            if len(shape) != 3 or not fits:
-                of = f"{x.shape[1]} features" if x.ndim == 2 else f"X, which has shape {x.shape}"
-                raise ValueError(f"image_shape={shape}: expected (channels, height, width) of {of}")
-            return x.reshape(-1, *shape)
-        if x.ndim == 4 and looks_channels_last(x.shape[1:]):
-            raise ValueError(
-                f"X has shape {x.shape}, which looks like (n, height, width, channels); give np.moveaxis(X, -1, 1), or "
-                f"image_shape={x.shape[1:]} for (n, channels, height, width)"
-            )
-        return x
 
     def _steps(self) -> list[str] | None:
         """As `dataset.preprocess`."""
@@ -401,7 +380,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
                 x = encoded(x, self._encoding)
             elif self._fillers is not None and np.isnan(x).any():
                 warnings.warn("X has missing values, and the training points have none; medians count", stacklevel=3)
-        x = self._folded(self._filled(x))
+        x = folded(self._filled(x), self.image_shape)
         if x.shape[1:] != (expected := self._predictor.units.x_train.shape[1:]):
             raise ValueError(f"X has points of shape {x.shape[1:]}; the fit had {expected}")
         return self._predictor.units.mapped(x)

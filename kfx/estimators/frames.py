@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from kfx.data.column_kinds import Fault, kind_of, told
 from kfx.data.new_rows import Encoding
+from kfx.data.own import looks_channels_last
 from kfx.data.table_columns import Layout
 
 
@@ -113,3 +115,25 @@ def counted(X: Any, y: Any, sample_weight: ArrayLike | None) -> tuple[Any, Any, 
     own = weights[counts]
     x, y = (x, y) if counts.all() else (_safe_indexing(x, counts), _safe_indexing(y, counts))
     return x, y, own if own.min() < own.max() else None
+
+
+def folded(x: np.ndarray, image_shape: Sequence[int] | None) -> np.ndarray:
+    """Points x, (n, features) or (n, channels, height, width), with `image_shape` as images; ValueError for other
+    shapes."""
+    if not x.flags.writeable or min(x.strides) < 0:  # torch warns of the former and refuses the latter
+        x = x.copy()
+    if x.ndim not in (2, 4):
+        raise ValueError(f"X has shape {x.shape}; expected (n, features) or (n, channels, height, width)")
+    if image_shape is not None:
+        shape = tuple(np.atleast_1d(image_shape).tolist())
+        fits = math.prod(shape) == x.shape[1] if x.ndim == 2 else shape == x.shape[1:]
+        if len(shape) != 3 or not fits:
+            of = f"{x.shape[1]} features" if x.ndim == 2 else f"X, which has shape {x.shape}"
+            raise ValueError(f"image_shape={shape}: expected (channels, height, width) of {of}")
+        return x.reshape(-1, *shape)
+    if x.ndim == 4 and looks_channels_last(x.shape[1:]):
+        raise ValueError(
+            f"X has shape {x.shape}, which looks like (n, height, width, channels); give np.moveaxis(X, -1, 1), or "
+            f"image_shape={x.shape[1:]} for (n, channels, height, width)"
+        )
+    return x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from kfx.data.dataset import Dataset
 from kfx.evaluation.interpolants import Calibrated, Covariances, Interpolant
@@ -83,7 +83,7 @@ def _of_warped(
     with np.errstate(invalid="ignore", divide="ignore"):
         slope = data.warp.log_slope(y) - np.log(data.target_scale)
         density = np.where(np.isfinite(z), -np.square(z) / 2 - np.log(deviation * np.sqrt(2 * np.pi)) + slope, -np.inf)
-    quantiles = data.in_units(mean[..., None] + deviation[..., None] * norm.ppf(levels))
+    quantiles = data.in_units(mean[..., None] + deviation[..., None] * ndtri(levels))
     return {
         "nlpd": -data.mean_over_test(density),  # infinite where a target has no logarithm
         "crps": data.mean_over_test(calibration.crps_of_quantiles(quantiles, levels, y)),
