@@ -48,7 +48,7 @@ class BacktestOption(ObjectiveOption):
 
 def _loss(config: ConfigView, *arguments: object) -> Loss:
     """A loss whose value is the error of a backtest with the best λ, whatever the batch; ρ is that of the batch."""
-    from kfx.data.backtest import Backtest
+    from kfx.data.choice import backtest_of
     from kfx.data.series_options import SeriesData
     from kfx.kernels.regularized import Regularized
     from kfx.numerics.arrays import Vector
@@ -61,7 +61,7 @@ def _loss(config: ConfigView, *arguments: object) -> Loss:
 
     assert isinstance(config.dataset, SeriesData)
     steps = config.evaluation.forecast_steps()
-    test = Backtest.of(config.dataset.windows(), config.dataset.split(Streams(config.seed)["data"])[0], steps)
+    test = backtest_of(config.dataset.windows(), config.dataset.split(Streams(config.seed)["data"])[0], steps)
     choices, known = config.regularization.left_out(config).values, dict[str, np.ndarray]()
 
     class BacktestLoss(Loss):

@@ -6,8 +6,7 @@ import numpy as np
 import scipy.linalg
 import torch
 
-from kfx.data.backtest import LEAST_ERROR, Backtest, mean_error, predictor
-from kfx.data.windows import smape
+from kfx.data.backtest import MOST_ERROR, Backtest, mean_error, predictor
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Vector
 from kfx.numerics.regularization import Regularization
@@ -56,11 +55,11 @@ def error_and_gradient(test: Backtest, kernel: Kernel, regularization: Regulariz
 
     each = np.repeat(alpha, steps, axis=0)  # (blocks · steps, n, coordinates): the coefficients at each visited point
     slopes = np.stack([pulled(each[:, :, c], inputs=True) for c in range(test.y.shape[1])], axis=1)
-    errors = smape(forecasts, test.truth)
-    to_errors = (error := float(mean_error(errors))) + LEAST_ERROR
-    to_forecasts = _slope(forecasts, test.truth) * (to_errors / blocks / (errors + LEAST_ERROR))[:, None, None]
+    so_far = test.so_far(forecasts)
+    mean = float(mean_error(so_far.ravel(), test.least))
+    to_forecasts = _slope(forecasts, test, (mean + test.least) / so_far.size / (so_far + test.least))
     shape = blocks, steps, *slopes.shape[1:]
-    to_predictions = test.windows.backwards(to_forecasts, slopes.reshape(shape)).reshape(len(visited), -1)
+    to_predictions = test.windows.backwards(to_forecasts, forecasts, slopes.reshape(shape)).reshape(len(visited), -1)
     cross = np.einsum("mc,mnc->mn", to_predictions, each)
     between, own = kernel.gram(visited, test.x), np.zeros((n, n))
     for block, factor in enumerate(factors):
@@ -68,14 +67,15 @@ def error_and_gradient(test: Backtest, kernel: Kernel, regularization: Regulariz
         to_alpha = between[rows][:, kept].T @ to_predictions[rows]
         own[np.ix_(kept, kept)] -= scipy.linalg.cho_solve(factor, to_alpha) @ alpha[block, kept].T
     to_gram = regularization.pull(torch.from_numpy((own + own.T) / 2)).numpy()
-    return error, pulled(cross, to_gram, inputs=False)
+    return mean, pulled(cross, to_gram, inputs=False)
 
 
-def _slope(forecasts: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """∂smape/∂forecast, (…, steps, coordinates), as the arguments; 0 where the truth is missing."""
-    known = np.isfinite(truth)
-    total = np.abs(forecasts) + np.abs(truth)
-    with np.errstate(all="ignore"):
-        share = np.sign(forecasts - truth) / total - np.abs(forecasts - truth) * np.sign(forecasts) / total**2
-    share = np.where(known & (total > 0), share, 0.0)
-    return np.asarray(200 * share / known.sum(axis=(-2, -1), keepdims=True))
+def _slope(forecasts: np.ndarray, test: Backtest, to_errors: np.ndarray) -> np.ndarray:
+    """The derivatives with respect to forecasts, (blocks, steps, coordinates), given those with respect to
+    `test.so_far`, (blocks, steps); 0 where the truth is missing, or the error counts as the largest."""
+    known = np.isfinite(test.truth)
+    count = np.maximum(known.sum(axis=2).cumsum(axis=1), 1)
+    later = np.cumsum((to_errors / count)[:, ::-1], axis=1)[:, ::-1, None]  # of all h from a step on
+    difference = (forecasts - np.where(known, test.truth, forecasts)) / test.spread
+    slope = np.where(np.abs(difference) < MOST_ERROR, np.sign(difference), 0.0) / test.spread
+    return np.asarray(later * slope)
