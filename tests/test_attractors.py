@@ -12,8 +12,14 @@ from sklearn.neighbors import KernelDensity
 
 from kfx import load_run, plots
 from kfx.data import dynamics
+from kfx.data.backtest import Backtest
 from kfx.data.windows import Trajectory, Windows
 from kfx.evaluation import attractors
+from kfx.kernels import ARD, RationalQuadratic
+from kfx.numerics import point_sets
+from kfx.numerics.regularization import Regularization
+from kfx.optimizers.backtest_gradient import error_and_gradient
+from kfx.optimizers.backtest_scores import HAUSDORFF
 
 RNG = np.random.default_rng(0)
 FEW = ("optimizer=none", "figures=false", "device.precision_check=off", "hydra.run.dir=r", "dataset=dynamics")
@@ -24,11 +30,11 @@ LONG = ("evaluation=rollout", "evaluation.starts=1", "evaluation.horizon=20", "e
 def test_hausdorff_distances_are_those_of_all_pairs(d):
     a, b = RNG.normal(size=(70, d)), RNG.normal(size=(50, d)) + 0.5
     expected = max(directed_hausdorff(a, b)[0], directed_hausdorff(b, a)[0])
-    assert attractors.hausdorff(a, b) == pytest.approx(expected, rel=1e-12)
+    assert point_sets.hausdorff(a, b) == pytest.approx(expected, rel=1e-12)
     squares = cdist(a, b, "sqeuclidean")
     mean = (squares.min(axis=0).mean() + squares.min(axis=1).mean()) / 2
-    assert attractors.modified_hausdorff(a, b) == pytest.approx(mean, rel=1e-12)
-    assert attractors.modified_hausdorff(b, a) == pytest.approx(mean, rel=1e-12)
+    assert point_sets.modified_hausdorff(a, b) == pytest.approx(mean, rel=1e-12)
+    assert point_sets.modified_hausdorff(b, a) == pytest.approx(mean, rel=1e-12)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
@@ -86,11 +92,54 @@ def test_distance_of_spectra_is_hellingers():
 
 def test_one_coordinate_is_seen_at_three_times():
     runs = np.arange(20.0).reshape(2, 10, 1)
-    found = attractors.points(runs, 3)
+    found = point_sets.in_state_space(runs, 3).reshape(-1, 3)
     assert found.tolist() == [[i, i + 3, i + 6] for i in (0.0, 1.0, 2.0, 3.0, 10.0, 11.0, 12.0, 13.0)]
     wave = np.sin(np.arange(400) * 2 * np.pi / 100)
-    assert attractors.delay_of(wave, 400) == pytest.approx(np.arccos(1 / np.e) * 100 / 2 / np.pi, abs=2)
-    assert attractors.delay_of(wave, 41) == 10
+    assert point_sets.delay_of(wave, 400) == pytest.approx(np.arccos(1 / np.e) * 100 / 2 / np.pi, abs=2)
+    assert point_sets.delay_of(wave, 41) == 10
+
+
+def test_the_slope_of_a_modified_distance_is_that_of_differences():
+    a, b = RNG.normal(size=(12, 2)), RNG.normal(size=(9, 2))
+    value, slope = point_sets.modified_hausdorff_and_slope(a, b)
+    assert value == point_sets.modified_hausdorff(a, b)
+    for at in np.ndindex(a.shape):
+        step = np.zeros_like(a)
+        step[at] = 1e-6
+        ends = point_sets.modified_hausdorff(a + step, b), point_sets.modified_hausdorff(a - step, b)
+        assert slope[at] == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5, abs=1e-8)
+
+
+@pytest.mark.parametrize("coordinates", [1, 3])
+@pytest.mark.parametrize("scale", ["centered", "absolute"])
+def test_gradients_of_a_distance_of_attractors_agree_with_differences(coordinates, scale):
+    whole = dynamics.trajectory("lorenz", 160, None, np.random.default_rng(0))
+    series = Trajectory(whole.time, whole.values[:, :coordinates].copy())
+    series.values[70, 0] = np.nan
+    test = Backtest.of(Windows(3), [series], 25)
+    kernel = ARD(RationalQuadratic(0.8), np.linspace(2.0, 4.0, test.x.shape[1]))
+    shift = Regularization(1e-4, scale)
+
+    def error(vector):
+        return test.errors(kernel.with_flat(vector), [shift], HAUSDORFF.errors)[0]
+
+    found, gradient = error_and_gradient(test, kernel, shift, HAUSDORFF)
+    assert found == pytest.approx(error(kernel.flat), rel=1e-7)
+    steps = 1e-6 * np.eye(len(kernel.flat))
+    differences = [(error(kernel.flat + step) - error(kernel.flat - step)) / 2e-6 for step in steps]
+    np.testing.assert_allclose(gradient, differences, rtol=2e-3, atol=2e-3 * np.abs(differences).max())
+
+
+def test_training_on_the_distance_of_attractors_lowers_it(kfx):
+    words = ("objective=hausdorff", "optimizer=adam", "optimizer.learning_rate=0.1", "optimizer.space=log")
+    sizes = ("dataset.n_train=150", "dataset.n_test=60", "dataset.lags=1", "kernel.sigma=0.7", "optimizer.iterations=8")
+    code, _, err = kfx("run", *FEW[1:], *words, *sizes, "optimizer.fall_back=false")
+    assert code == 0, err
+    values = load_run("r").trace["objective"]
+    assert values.iloc[-1] < values.iloc[0]
+    code, _, err = kfx("run", *FEW[1:3], "dataset=dynamics", *words, *sizes, "outputs.kernels=separate")
+    assert code == 2
+    assert "does not go with objective=hausdorff" in err
 
 
 def henon_step(x):

@@ -99,10 +99,16 @@ class Backtest:
         truth = np.stack([part.values[reach:] for _, part in parts])
         return cls(fitted, x, y, kept, history, np.stack([part.time for _, part in parts]), truth)
 
-    def errors(self, kernels: Gram | Sequence[Gram], candidates: Sequence[Regularization]) -> np.ndarray:
+    def errors(
+        self,
+        kernels: Gram | Sequence[Gram],
+        candidates: Sequence[Regularization],
+        of: Callable[[np.ndarray, Backtest], np.ndarray] | None = None,
+    ) -> np.ndarray:
         """The geometric mean over blocks of the forecasts' sMAPE with each λ; infinite where Θ + λI is not positive
         definite.
 
+        of: another number for each set of forecasts, (blocks, sets, steps, coordinates).
         kernels: one for all coordinates, or one for each. For each block one eigendecomposition of each kernel serves
         all values of λ, and all forecasts go on together.
         """
@@ -119,8 +125,7 @@ class Backtest:
                     solved[block, i, own, columns] = vectors @ (rotated / (values.clip(0) + lambdas[i])[:, None])
         found = np.full(len(candidates), math.inf)
         if good.any():
-            errors = smape(self.forecasts(kernels, solved[:, good]), self.truth[:, None])
-            found[good] = mean_error(errors)
+            found[good] = (of or geometric_smape)(self.forecasts(kernels, solved[:, good]), self)
         return found
 
     def _columns(self, kernels: Gram | Sequence[Gram]) -> list[tuple[Gram, slice]]:
@@ -139,6 +144,11 @@ class Backtest:
         with np.errstate(all="ignore"):
             found = self.windows.forecast(predict, history, time, self.truth.shape[1])
         return found.reshape(blocks, sets, *found.shape[1:])
+
+
+def geometric_smape(forecasts: np.ndarray, test: Backtest) -> np.ndarray:
+    """The geometric mean over blocks of the sMAPE of forecasts, (blocks, sets, steps, coordinates): (sets,)."""
+    return mean_error(smape(forecasts, test.truth[:, None]))
 
 
 def mean_error(errors: np.ndarray) -> np.ndarray:

@@ -9,33 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from kfx.data.windows import Predict, Windows
+from kfx.numerics.point_sets import delay_of, hausdorff, in_state_space, modified_hausdorff
 
 BINS, PSEUDO_COUNT, MOST_BINNED = 30, 1e-5, 3
 """Bins of each coordinate, what each bin counts before its points, and the largest number of coordinates with bins."""
 BANDWIDTH = 20 / 10_000
 """Deviation of the Gaussian that smooths spectra, in cycles a step: 20 frequencies of a run of 10,000 steps."""
-_SAMPLES, _SHIFT, _DELAYS = 1000, 1e-6, 3
-
-
-def hausdorff(a: np.ndarray, b: np.ndarray) -> float:
-    """The Hausdorff distance of two sets of points, (n, d) and (m, d): the largest distance of a point of either set to
-    the nearest point of the other."""
-    return float(max(_to_nearest(a, b).max(), _to_nearest(b, a).max()))
-
-
-def modified_hausdorff(a: np.ndarray, b: np.ndarray) -> float:
-    """The modified Hausdorff distance of Jahagirdar et al. 2025, eq. 5, of two sets of points, (n, d) and (m, d).
-
-    ½ (mean of min |a − b|² over a + the same over b): means in place of the largest values, and *squared* distances.
-    """
-    return float(np.square(_to_nearest(a, b)).mean() + np.square(_to_nearest(b, a)).mean()) / 2
-
-
-def _to_nearest(points: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The distance of each point, (n, d), to the nearest of the others, (n,)."""
-    from scipy.spatial import KDTree
-
-    return np.asarray(KDTree(others).query(points)[0])
+_SAMPLES, _SHIFT = 1000, 1e-6
 
 
 def state_space_divergence(truth: np.ndarray, forecast: np.ndarray) -> float:
@@ -90,28 +70,12 @@ def spectral_distance(truths: np.ndarray, forecasts: np.ndarray) -> float:
     return float(np.sqrt((1 - shared).clip(0)).mean())
 
 
-def points(runs: np.ndarray, delay: int) -> np.ndarray:
-    """The points in state space of all runs, (n, d): their coordinates, or of one coordinate its values at three times,
-    `delay` steps apart. runs: (runs, T, coordinates)."""
-    if runs.shape[2] > 1:
-        return runs.reshape(-1, runs.shape[2])
-    count = runs.shape[1] - (_DELAYS - 1) * delay
-    return np.stack([runs[:, i * delay : i * delay + count, 0].ravel() for i in range(_DELAYS)], axis=1)
-
-
-def delay_of(values: np.ndarray, steps: int) -> int:
-    """The first delay at which the autocorrelation of the values, (T,), is below 1/e, or a quarter of `steps`."""
-    most = max((steps - 1) // 4, 1)
-    z = values - values.mean()
-    products = (float(np.dot(z[: len(z) - k], z[k:])) for k in range(1, most + 1))
-    return next((k for k, product in enumerate(products, 1) if product < float(np.dot(z, z)) / math.e), most)
-
-
 def statistics(whole: Sequence[np.ndarray], truths: np.ndarray, runs: np.ndarray) -> dict[str, float]:
     """How forecasts that run free, (runs, T, coordinates), differ: their spectra from those of the truth at the same
     times, in the same shape, and their points from those of the whole series, (steps, coordinates) each."""
     delay = delay_of(whole[0][:, 0], runs.shape[1])
-    there, found = np.concatenate([points(each[None], delay) for each in whole]), points(runs, delay)
+    there = np.concatenate([in_state_space(each[None], delay)[0] for each in whole])
+    found = in_state_space(runs, delay).reshape(-1, there.shape[1])
     return {
         "hausdorff": hausdorff(there, found),
         "modified_hausdorff": modified_hausdorff(there, found),

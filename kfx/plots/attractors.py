@@ -7,8 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kfx.evaluation.attractors import delay_of, spectrum
+from kfx.evaluation.attractors import spectrum
 from kfx.evaluation.rollout import COLUMNS
+from kfx.numerics.point_sets import delay_of
 from kfx.plots.style import DATA, FAINT, TRAINED, figure, literal
 from kfx.record.reading import Run, read_table
 
@@ -28,7 +29,7 @@ def long_term(run: Run) -> Figure | None:
     runs = [part for _, part in own.groupby("origin")]
     names = [name.removeprefix("truth.") for name in rows.columns if name.startswith("truth.")]
     back = delay_of(runs[0][f"truth.{names[0]}"].to_numpy(), len(runs[0]))
-    picture, panels = figure(columns=3, width=11.0, height=3.6)
+    picture, panels = figure(columns=3, width=4.4, height=3.9)
     for axes, kind in zip(panels, _LOOKS, strict=False):
         _draw_points(axes, runs, kind, names, back)
         axes.set(title=kind)
