@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from compare_attractors import as_markdown as of_attractors
 from compare_dictionaries import as_markdown
 from forecast_rivals import GRIDS, RIVALS, Forecast, short_enough
 from table_page import critical_difference
@@ -248,6 +249,7 @@ def page() -> str:
     median = errors(100).median()
     parts = {
         "gilpin": comparison(),
+        "attractors": of_attractors(),
         "grids": of_grids(),
         "dictionaries": as_markdown(),
         "factors": ", ".join(f"{factor:g}" for factor in FACTORS[:-1]) + f" or {FACTORS[-1]:g}",

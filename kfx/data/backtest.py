@@ -122,11 +122,19 @@ class Backtest:
         least = float((np.nanmean(change, axis=0) / spread).mean()) if rolling else _LEAST_ERROR
         return cls(fitted, x, y, kept, history[:, :reach], time, history[:, reach:], low, high, spread, least, rolling)
 
-    def errors(self, kernels: Gram | Sequence[Gram], candidates: Sequence[Regularization]) -> np.ndarray:
+    def errors(
+        self,
+        kernels: Gram | Sequence[Gram],
+        candidates: Sequence[Regularization],
+        of: Callable[[np.ndarray, Backtest], np.ndarray] | None = None,
+    ) -> np.ndarray:
         """The geometric mean over blocks of the errors of forecasts with each λ, (candidates,), in standard deviations
-        of the series; infinite where Θ + λI is not positive definite."""
+        of the series; infinite where Θ + λI is not positive definite.
+
+        of: another number for each set of forecasts, (blocks, sets, steps, coordinates).
+        """
         found = self.tried(kernels, candidates)
-        errors = mean_error(self.of_blocks(found), self.least)
+        errors = mean_error(self.of_blocks(found), self.least) if of is None else of(found, self)
         return np.where(np.isnan(found).all(axis=(0, 2, 3)), math.inf, errors)
 
     def so_far(self, forecasts: np.ndarray) -> np.ndarray:

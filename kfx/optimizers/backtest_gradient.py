@@ -6,14 +6,17 @@ import numpy as np
 import scipy.linalg
 import torch
 
-from kfx.data.backtest import MOST_ERROR, Backtest, mean_error, predictor
+from kfx.data.backtest import Backtest, predictor
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Vector
 from kfx.numerics.regularization import Regularization
+from kfx.optimizers.backtest_scores import ERROR, Score
 from kfx.outcomes import Event, NumericalError
 
 
-def error_and_gradient(test: Backtest, kernel: Kernel, regularization: Regularization) -> tuple[float, Vector]:
+def error_and_gradient(
+    test: Backtest, kernel: Kernel, regularization: Regularization, score: Score = ERROR
+) -> tuple[float, Vector]:
     """The error of a backtest, as `Backtest.errors` has it, and its gradient with respect to `kernel.flat`, (p,).
 
     A forecast is p(x_t) = Σ_j k(x_t, x_j) α_j with α = (Θ + λI)⁻¹Y of its block, and x_t holds earlier forecasts. The
@@ -55,9 +58,7 @@ def error_and_gradient(test: Backtest, kernel: Kernel, regularization: Regulariz
 
     each = np.repeat(alpha, steps, axis=0)  # (blocks · steps, n, coordinates): the coefficients at each visited point
     slopes = np.stack([pulled(each[:, :, c], inputs=True) for c in range(test.y.shape[1])], axis=1)
-    so_far = test.so_far(forecasts)
-    mean = float(mean_error(so_far.ravel(), test.least))
-    to_forecasts = _slope(forecasts, test, (mean + test.least) / so_far.size / (so_far + test.least))
+    error, to_forecasts = score.slope(forecasts, test)
     shape = blocks, steps, *slopes.shape[1:]
     to_predictions = test.windows.backwards(to_forecasts, forecasts, slopes.reshape(shape)).reshape(len(visited), -1)
     cross = np.einsum("mc,mnc->mn", to_predictions, each)
@@ -67,15 +68,4 @@ def error_and_gradient(test: Backtest, kernel: Kernel, regularization: Regulariz
         to_alpha = between[rows][:, kept].T @ to_predictions[rows]
         own[np.ix_(kept, kept)] -= scipy.linalg.cho_solve(factor, to_alpha) @ alpha[block, kept].T
     to_gram = regularization.pull(torch.from_numpy((own + own.T) / 2)).numpy()
-    return mean, pulled(cross, to_gram, inputs=False)
-
-
-def _slope(forecasts: np.ndarray, test: Backtest, to_errors: np.ndarray) -> np.ndarray:
-    """The derivatives with respect to forecasts, (blocks, steps, coordinates), given those with respect to
-    `test.so_far`, (blocks, steps); 0 where the truth is missing, or the error counts as the largest."""
-    known = np.isfinite(test.truth)
-    count = np.maximum(known.sum(axis=2).cumsum(axis=1), 1)
-    later = np.cumsum((to_errors / count)[:, ::-1], axis=1)[:, ::-1, None]  # of all h from a step on
-    difference = (forecasts - np.where(known, test.truth, forecasts)) / test.spread
-    slope = np.where(np.abs(difference) < MOST_ERROR, np.sign(difference), 0.0) / test.spread
-    return np.asarray(later * slope)
+    return error, pulled(cross, to_gram, inputs=False)
