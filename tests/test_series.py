@@ -19,7 +19,8 @@ from sklearn.metrics import r2_score
 
 from kfx import KernelFlowForecaster, load_run
 from kfx.data import dynamics
-from kfx.data.backtest import Backtest, choose, predictor
+from kfx.data.backtest import Backtest, predictor
+from kfx.data.choice import Asked, choose
 from kfx.data.windows import Trajectory, Windows, smape
 from kfx.evaluation.rollout import explained
 from kfx.experiment.compose import load
@@ -145,8 +146,9 @@ def test_backtest_errors_are_those_of_separate_fits_and_forecasts():
             outside = np.array([not {*range(end - 4, end + 1)} & {*range(at, at + 20)} for end in ends])
             ridge = KernelRidge(alpha=shift, kernel="rbf", gamma=1 / 8).fit(x[outside], y[outside])
             history, time = series.values[None, at - 4 : at], series.time[None, at - 4 : at + 20]
-            each.append(smape(windows.forecast(ridge.predict, history, time, 20)[0], series.values[at : at + 20]))
-        assert error == pytest.approx(np.exp(np.mean(np.log(np.array(each) + 0.1))) - 0.1, rel=1e-4)
+            errors = np.abs(windows.forecast(ridge.predict, history, time, 20)[0] - series.values[at : at + 20])
+            each += [errors[:h].mean() / series.values.std() for h in range(1, 21)]
+        assert error == pytest.approx(np.exp(np.mean(np.log(np.array(each) + 1e-3))) - 1e-3, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +177,9 @@ def test_the_choice_is_the_smallest_error_of_all():
         return RBF(length)
 
     candidates = [Regularization(10.0**k, "absolute") for k in (-8, -4, -1)]
-    found = choose([series], [Windows(4), Windows(8)], kernel_of, True, candidates, 20)
+    found = choose([series], Asked([Windows(4), Windows(8)], kernel_of, True, candidates, 20)).best
     for lags in (4, 8):
-        test = Backtest.of(Windows(lags), [series], 20)
+        test = Backtest.of(Windows(lags), [series], 20, before=8)
         seen[lags] = min(test.errors(RBF(found.length), [found.regularization]))
     assert seen[found.windows.lags] == pytest.approx(found.error)
     assert found.error == pytest.approx(min(seen.values()), rel=1e-6)

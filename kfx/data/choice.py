@@ -62,6 +62,12 @@ class Choice:
     def best(self) -> Setting:
         return self.settings[0]
 
+    @property
+    def error_of_values(self) -> float | None:
+        """The least error of windows without differences and logarithms, None without such windows."""
+        errors = (each.error for each in self.settings if each.windows.differences == Differences())
+        return min(errors, default=None)
+
     def residuals(self, of_logarithms: bool = False, count: int = MEMBERS) -> np.ndarray:
         """Truth − forecast of each block, or of their logarithms, (blocks, steps, coordinates), by the median of the
         `count` settings that are best on the other blocks: the errors of those that are best on this one too would be

@@ -160,6 +160,10 @@ class DatasetOption(Option, DatasetPart):
         """What was chosen of its settings, for people."""
         return self.name
 
+    def backtest_in_words(self) -> str:
+        """By which errors of forecasts it was chosen, for people; empty without forecasts."""
+        return ""
+
     def test_size(self) -> int | None:
         """The number of test points that the config asks for; None for all."""
         return self.n_test

@@ -95,8 +95,8 @@ class SeriesData(DatasetOption, abc.ABC):
     deviations: Several = ranged(
         None,
         "deviations by step",
-        lambda v: isinstance(v, dict) and set(v) == {"steps", "values", "relative", "blocks"},
-        "deviations of forecasts, from errors of that backtest",
+        lambda v: isinstance(v, dict) and set(v) == {*("steps", "values", "relative", "blocks"), *_ERRORS},
+        "deviations of forecasts by step, from errors of that backtest, and the error by which settings are chosen",
         null="what that backtest finds",
     )
     elapsed: bool = flag(False, "the times from a window's values to its target are features too, for irregular series")
@@ -198,7 +198,18 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def in_words(self) -> str:
         stride = f" of stride {self.stride}" if self.stride > 1 else ""
-        return f"{self.lags} lag{'s' if self.lags != 1 else ''}{stride}"
+        seen = self.windows().differences
+        of = f", {seen}" if seen.steps or seen.logarithm else ""
+        others = f"; the forecast is the median with {len(self.others)} other settings" if self.others else ""
+        return f"{self.lags} lag{'s' if self.lags != 1 else ''}{stride}{of}{others}"
+
+    def backtest_in_words(self) -> str:
+        """The error of the chosen setting, and that of the best one without differences and logarithms."""
+        if self.deviations is None:
+            return ""
+        best, plain = self.deviations["error"], self.deviations["error_of_values"]
+        beside = "" if plain is None or plain == best else f"; of values as they are {plain:.3g}"
+        return f"error {best:.3g} standard deviations in {self.deviations['blocks']} forecasts{beside}"
 
     def usual_length(self) -> float | None:
         choice: Choice | None = getattr(self, "_choice", None)
@@ -231,6 +242,7 @@ class SeriesData(DatasetOption, abc.ABC):
         return Offered(*own, differences, self.logarithm, self.season)
 
 
+_ERRORS: tuple[str, ...] = ("error", "error_of_values")
 _MEMBER: tuple[str, ...] = ("lags", "target", "differences", "logarithm", "length", "regularization", "scale")
 
 

@@ -154,6 +154,8 @@ def _forecasts(config: Config, found: Findings) -> Iterator[Line]:
     if not config.dataset.is_series:
         return
     yield "windows", config.dataset.in_words()
+    if chosen := config.dataset.backtest_in_words():
+        yield "backtest", chosen
     metrics = ("smape", "nrmse", "valid_lyapunov_times", "valid_time")
     pairs = {name: pair for name in metrics if (pair := found.pair(found.at(name))) is not None}
     parts = [f"{name.replace('_', ' ')} {_arrow(*(number(row['mean']) for row in pairs[name]))}" for name in pairs]
