@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from forecast_rivals import RIVALS, Forecast
 from forecast_rows import Task, table
+from series_sets import filled
 
 from kfx import KernelFlowForecaster, KernelFlowRegressor
 from kfx.data.backtest import predictor
@@ -138,13 +139,6 @@ def places_of_gaps(count: int, rng: np.random.Generator) -> np.ndarray:
     more = round(MISSING * count) - missing.sum()
     missing[rng.choice(np.flatnonzero(~missing[:early]), max(more, 0), replace=False)] = True
     return np.flatnonzero(missing)
-
-
-def filled(values: np.ndarray) -> np.ndarray:
-    """The values with missing ones on the line between their neighbours."""
-    places = np.arange(len(values))
-    known = np.isfinite(values)
-    return np.interp(places, places[known], values[known])
 
 
 def score(forecast: np.ndarray, truth: np.ndarray, deviation: float, points: int) -> tuple[float, float]:

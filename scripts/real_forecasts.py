@@ -35,14 +35,11 @@ Method = Callable[[np.ndarray, int, int], Found]
 """Maps the known values, (T,), a number of steps and the season, 1 for none, to a forecast."""
 
 
-def kfx(known: np.ndarray, steps: int, season: int) -> Found:
-    return KernelFlowForecaster(steps=steps, season=season).fit(known).predict(steps, interval=LEVEL)
+def kfx(**settings: object) -> Method:
+    def run(known: np.ndarray, steps: int, season: int) -> Found:
+        return KernelFlowForecaster(steps=steps, season=season, **settings).fit(known).predict(steps, interval=LEVEL)
 
-
-def trained(known: np.ndarray, steps: int, season: int) -> Found:
-    """The kernel that the backtest chose, trained by ρ, if its backtest improves."""
-    settings = {"objective": "rho", "optimizer": {"name": "adam", "iterations": 100}}
-    return KernelFlowForecaster(steps=steps, season=season, **settings).fit(known).predict(steps, interval=LEVEL)
+    return run
 
 
 def statistical(model: str) -> Method:
@@ -59,6 +56,15 @@ def statistical(model: str) -> Method:
         return found["mean"], found[f"lo-{percent}"], found[f"hi-{percent}"]
 
     return run
+
+
+def theta(known: np.ndarray, steps: int, season: int) -> Found:
+    """The Theta method of the package statsmodels, whose test finds the season of short series too."""
+    from statsmodels.tsa.forecasting.theta import ThetaModel
+
+    fitted = ThetaModel(known, period=season, deseasonalize=season > 1).fit()
+    low, high = fitted.prediction_intervals(steps, alpha=1 - LEVEL).to_numpy().T
+    return fitted.forecast(steps).to_numpy(), low, high
 
 
 def seasonal_naive(known: np.ndarray, steps: int, season: int) -> Found:
@@ -95,10 +101,10 @@ def of_reservoirs(season: int) -> Grid:
 
 
 METHODS: dict[str, Method] = {
-    "kfx": kfx,
-    "kfx, then trained by rho": trained,
+    "kfx": kfx(),
+    "kfx, then trained by rho": kfx(objective="rho", optimizer={"name": "adam", "iterations": 100}),
     "seasonal naive": seasonal_naive,
-    "Theta": statistical("Theta"),
+    "Theta": theta,
     "ETS": statistical("AutoETS"),
     "ARIMA": statistical("AutoARIMA"),
     "NG-RC": by_backtest(of_delays),
@@ -170,7 +176,7 @@ def summary(kind: str) -> pd.DataFrame:
         columns["kfx is better on"] = found.gt(found["kfx"], axis=0).sum()
     columns |= {
         "worst": each["worst"].max(),
-        "beyond ten": each["worst"].apply(lambda worst: int((worst > 10).sum())),
+        "beyond 10": each["worst"].apply(lambda worst: int((worst > 10).sum())),
         "coverage": each["coverage"].mean(),
         "seconds": each["seconds"].mean(),
     }

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 MOST = 1000
+"""Of a longer series so many of the last values are taken."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def series(name: str) -> Series:
     values = np.ravel(_frame(source.place)[source.column.split()]).astype(float)
     if source.every > 1:
         values = values[: len(values) // source.every * source.every].reshape(-1, source.every).mean(axis=1)
-    return Series(name, source.place, source.season, _last_whole(values))
+    return Series(name, source.place, source.season, filled(values)[-MOST:])
 
 
 def _frame(place: str) -> pd.DataFrame:
@@ -143,8 +144,8 @@ def _folder(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-def _last_whole(values: np.ndarray) -> np.ndarray:
-    """At most the last `MOST` values, with a missing one as the mean of its neighbours in time."""
+def filled(values: np.ndarray) -> np.ndarray:
+    """The values, (T,), with missing ones on the line between their neighbours."""
     places = np.arange(len(values))
     known = np.isfinite(values)
-    return np.interp(places, places[known], values[known])[-MOST:]
+    return np.interp(places, places[known], values[known])

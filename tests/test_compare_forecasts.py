@@ -249,12 +249,13 @@ def test_methods_forecast_a_trend_and_a_season(scripts, sales, monkeypatch):
     found = scripts.compare_forecasts.summary("real", 100)
     assert found.loc["NG-RC", "MASE"] < 0.5 * found.loc["seasonal naive", "MASE"]
     assert found.loc["echo state network", "MASE"] < found.loc["seasonal naive", "MASE"]
-    assert found["beyond ten"].eq(0).all()
+    assert found["beyond 10"].eq(0).all()
 
 
 @pytest.mark.parametrize("method", ["Theta", "ETS", "ARIMA"])
 def test_statistical_methods_have_intervals(scripts, sales, method):
-    pytest.importorskip("statsforecast", reason="statsforecast is not installed")
+    package = "statsmodels" if method == "Theta" else "statsforecast"
+    pytest.importorskip(package, reason=f"{package} is not installed")
     found = scripts.real_forecasts.measured("sales", 60, method)
     assert found["mase"] < scripts.real_forecasts.measured("sales", 60, "seasonal naive")["mase"]
     forecast, low, high = scripts.real_forecasts.METHODS[method](sales.values[:60], 24, 12)
@@ -278,6 +279,21 @@ def test_real_series_are_read_in_order(scripts, name):
     own = scripts.series_sets.series(name)
     assert own.values[:3].tolist() == firsts
     assert np.isfinite(own.values).all()
+
+
+def test_the_page_says_for_which_series_what(scripts, in_folder, monkeypatch):
+    monkeypatch.setattr(scripts.forecast_rows, "FOLDER", in_folder)
+    errors = {"beer": (0.5, 1.0), "cement": (0.5, 1.0), "nile": (3.0, 1.5), "blog": (2.0, 1.0)}
+    with (in_folder / "real.csv").open("w") as stream:
+        print(*scripts.real_forecasts.COLUMNS, sep=",", file=stream)
+        for name, (own, other) in errors.items():
+            for method, mase in {"kfx": own, "Theta": other, "kfx, then trained by rho": own / 2}.items():
+                print(name, 50, f'"{method}"', mase, 12 if name == "nile" else 1, 0.9, 0.1, sep=",", file=stream)
+    text = scripts.forecast_page.of_real()
+    assert "kfx has the least error on real, quarters (7); elsewhere" in text
+    assert "| real, no season (5) | MASE | 3.00 | Theta | 1.50 |" in text
+    assert "ρ gives a MASE of 0.553 in place of 1.107" in text
+    assert "| kfx | 1.11 | 2.50 | 0 | 12.00 | 1 | 0.90 | 0.1 |" in text
 
 
 # ---- valid times
