@@ -2,8 +2,8 @@
 
 A Gaussian process, NG-RC and an echo state network take the best of eight settings with five penalties each: the one
 whose forecasts of the five blocks of `kfx.data.backtest` have the least geometric mean of their sMAPE. As kfx's, a fit
-sees the stretches before and after the block. *ridge* takes the best of one hold-out, the last fifth. *parrot* and
-*persistence* choose nothing.
+sees the stretches before and after the block. *ridge* and *kernel ridge* take the best of one hold-out, the last fifth.
+*parrot* and *persistence* choose nothing.
 """
 
 from __future__ import annotations
@@ -293,15 +293,23 @@ GRIDS: dict[str, Grid] = {
         no_window,
     ),
 }
-RIDGE: Grid = (
-    next_generation_reservoir,
-    [(lags, 1, 1) for lags in (2, 8, 15, 30, 60, 100)],
-    (1e-6, 1e-4, 1e-2, 1.0, 100.0),
-    window_of_delays,
-)
+HELD_OUT: dict[str, Grid] = {
+    "ridge": (
+        next_generation_reservoir,
+        [(lags, 1, 1) for lags in (2, 4, 8, 15, 30, 60, 100, 150, 200)],
+        (1e-4, 1e-2, 1.0, 10.0, 100.0, 1e3, 1e4),
+        window_of_delays,
+    ),
+    "kernel ridge": (
+        gaussian_process,
+        list(product((8, 15, 30, 60, 100), (0.5, 1.0, 2.0))),
+        (1e-7, 1e-5, 1e-3, 1e-2, 1e-1),
+        window_of_lags,
+    ),
+}
 RIVALS: dict[str, Forecast] = {
     **{name: by(backtested, grid) for name, grid in GRIDS.items()},
-    "ridge": by(held_out, RIDGE),
+    **{name: by(held_out, grid) for name, grid in HELD_OUT.items()},
     "parrot": parrot,
     "persistence": persistence,
 }
