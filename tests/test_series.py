@@ -208,9 +208,27 @@ def test_maps_are_their_formulas():
     np.testing.assert_allclose(x[1:], 4 * x[:-1] * (1 - x[:-1]))
     x, y = dynamics.trajectory("henon", 50, None, np.random.default_rng(0)).values.T
     np.testing.assert_allclose(x[1:], 1 - 1.4 * x[:-1] ** 2 + y[:-1])
+    x, y = dynamics.trajectory("ikeda", 50, None, np.random.default_rng(0)).values.T
+    turn = 0.4 - 6 / (1 + x[:-1] ** 2 + y[:-1] ** 2)
+    np.testing.assert_allclose(x[1:], 1 + 0.9 * (x[:-1] * np.cos(turn) - y[:-1] * np.sin(turn)))
+    np.testing.assert_allclose(y[1:], 0.9 * (x[:-1] * np.sin(turn) + y[:-1] * np.cos(turn)))
     x = dynamics.trajectory("bernoulli", 500, None, np.random.default_rng(0)).values[:, 0]
     np.testing.assert_allclose(x[1:], 2 * x[:-1] % 1, atol=1e-12)
     assert x[-50:].std() > 0.1, "it does not end at 0, as in floating point"
+
+
+@pytest.mark.parametrize("system", ["henon", "ikeda"])
+def test_near_points_of_a_map_part_at_its_exponent(system):
+    of = dynamics.MAPS[system]
+    points = dynamics.trajectory(system, 4000, None, np.random.default_rng(0)).values.T
+    apart, growth = 1e-7 * np.stack([np.ones(4000), np.zeros(4000)]), 0.0
+    for step in range(60):
+        after = np.array(of.step(points))
+        apart = np.array(of.step(points + apart)) - after
+        lengths = np.linalg.norm(apart, axis=0) / 1e-7
+        growth += np.log(lengths).mean() / 50 if step >= 10 else 0.0
+        points, apart = after, apart / lengths
+    assert growth == pytest.approx(of.exponent, rel=0.03)
 
 
 def test_mackey_glass_follows_its_delay_equation():

@@ -66,6 +66,13 @@ def _double_pendulum(t: float, x: np.ndarray) -> Sequence[float]:
     return u, v, first / of, second / of
 
 
+def _ikeda(x: np.ndarray) -> Sequence[float]:
+    """z ← 1 + 0.9 z exp(i (0.4 − 6 / (1 + |z|²))), z = x + iy."""
+    z = x[0] + 1j * x[1]
+    z = 1 + 0.9 * z * np.exp(1j * (0.4 - 6 / (1 + abs(z) ** 2)))
+    return z.real, z.imag
+
+
 def _bernoulli(x: np.ndarray) -> Sequence[float]:
     return (2 * x[0] % 1,)
 
@@ -79,6 +86,7 @@ FLOWS = {
 MAPS = {
     "logistic": Map(("x",), lambda x: (4 * x[0] * (1 - x[0]),), (0.3,), math.log(2)),
     "henon": Map(("x", "y"), lambda x: (1 - 1.4 * x[0] ** 2 + x[1], 0.3 * x[0]), (0.1, 0.1), 0.419),  # Hénon 1976
+    "ikeda": Map(("x", "y"), _ikeda, (0.1, 0.1), 0.508),  # Ikeda 1979; Hammel, Jones & Moloney 1985; Sprott 2003
     "bernoulli": Map(("x",), _bernoulli, (0.3,), math.log(2)),
 }
 _DELAY, _STEPS_A_DELAY = 17.0, 170
