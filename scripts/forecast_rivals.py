@@ -2,8 +2,8 @@
 
 A Gaussian process, NG-RC and an echo state network take the best of eight settings with five penalties each: the one
 whose forecasts within the series have the least error in kfx's own backtest. As kfx's, a fit sees the stretches before
-and after a block, of a series with noise the one before it. *ridge* and *kernel ridge* take the best of one hold-out, the last fifth.
-*parrot* and *persistence* choose nothing.
+and after a block, of a series with noise the one before it. *ridge* and *kernel ridge* take the best of one hold-out,
+the last fifth. *parrot* and *persistence* choose nothing.
 """
 
 from __future__ import annotations
