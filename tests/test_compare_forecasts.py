@@ -15,6 +15,7 @@ import pytest
 from scipy.spatial.distance import pdist
 
 from kfx.data.backtest import Backtest
+from kfx.data.choice import backtest_of
 from kfx.data.windows import Windows
 from tests.page_parts import assert_same_page
 
@@ -56,9 +57,18 @@ def test_the_choice_sees_kfx_s_blocks_and_nothing_of_a_block(rivals):
     forecast, reach = rivals.by(rivals.backtested, grid)(np.arange(200.0), 30)
     np.testing.assert_allclose(forecast, 200 + np.arange(30.0))  # by steps of 2.0 · 0.5
     assert reach == 2
-    blocks = Backtest.of(Windows(1), [rivals.series(np.arange(200.0)[:, None])], 30).time[:, 1].tolist()
-    outside = [[(0, at - 1), (at + 30, 199)] if at < 170 else [(0, at - 1)] for at in blocks]
+    test = backtest_of(Windows(1), [rivals.series(np.arange(200.0)[:, None])], 30)
+    assert test.is_rolling  # no change of a straight line is left to explain
+    outside = [[(0, at - 1)] for at in test.time[:, 1].tolist()]
     assert seen == [*outside, *outside, [(0, 199)]]  # windows of 60 are too long
+
+    seen.clear()
+    wave = np.sin(np.arange(200.0) / 5)
+    rivals.by(rivals.backtested, grid)(wave, 30)
+    blocks = Backtest.of(Windows(1), [rivals.series(wave[:, None])], 30).time[:, 1].astype(int).tolist()
+    parts = [[wave[:at], wave[at + 30 :]] for at in blocks]
+    outside = [[(each[0], each[-1]) for each in part if len(each)] for part in parts]
+    assert seen == [*outside, *outside, [(wave[0], wave[-1])]]
 
     seen.clear()
     rivals.by(rivals.held_out, grid)(np.arange(200.0), 30)

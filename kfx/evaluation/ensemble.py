@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kfx.data.backtest import predictor
+from kfx.data.backtest import Predictor
 from kfx.data.windows import Predict, Trajectory, Windows
 from kfx.evaluation.systems import InMemory
 from kfx.kernels.base import Kernel
@@ -30,7 +30,7 @@ def solved(windows: Windows, kernel: Kernel, regularization: Regularization, tra
     cut = [windows.cut(each)[:2] for each in train if len(each) > windows.reach]
     x, y = (np.concatenate(kind) for kind in zip(*cut, strict=True))
     found = InMemory(kernel, as_tensor(x)).interpolant(regularization, as_tensor(y))
-    return Member(windows, predictor(kernel, x, in_numpy(found.alpha)))
+    return Member(windows, Predictor(kernel, x, in_numpy(found.alpha)))
 
 
 Other = tuple[Windows, Kernel, Regularization]
