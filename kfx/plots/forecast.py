@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from kfx.data.times import parsed
 from kfx.evaluation.rollout import COLUMNS
-from kfx.plots.style import DATA, FAINT, OF_KERNELS, TRAINED, figure, finish, literal
+from kfx.plots.attractors import side_by_side
+from kfx.plots.style import DATA, FAINT, OF_KERNELS, figure, finish, literal
 from kfx.record.reading import Run, read_table
 
 
@@ -84,14 +85,7 @@ def attractor(run: Run) -> Figure | None:
     own = rows[rows["kernel"] == list(_shown(rows))[-1]]
     back = max(own["step"].max() // 20, 1)
     picture, panels = figure(columns=2, width=8.0, height=3.9)
-    for axes, kind in zip(panels, ("truth", "forecast"), strict=True):
-        for _, part in own.groupby("origin"):
-            x = part[f"{kind}.{names[0]}"].to_numpy()
-            x, y = (x, part[f"{kind}.{names[-1]}"].to_numpy()) if len(names) > 1 else (x[back:], x[:-back])
-            axes.plot(x, y, color=FAINT if kind == "truth" else TRAINED, linewidth=0.9)
-        axes.set(xlabel=literal(names[0]) if len(names) > 1 else f"{literal(names[0])}(t)", title=kind)
-    panels[0].set_ylabel(literal(names[-1]) if len(names) > 1 else f"{literal(names[0])}(t − {back})")
-    panels[1].set(xlim=panels[0].get_xlim(), ylim=panels[0].get_ylim())
+    side_by_side(panels, own, names, back)
     return picture
 
 
