@@ -92,7 +92,7 @@ def test_errors_from_rolling_origins_are_those_of_separate_fits():
             history = series.values[None, at - fitted.reach : at]
             time = series.time[None, at - fitted.reach : at + steps]
             forecast = fitted.forecast(ridge.predict, history, time, steps)[0]
-            wrong = np.abs(forecast - series.values[at : at + steps]) / series.values.std()
+            wrong = np.minimum(np.abs(forecast - series.values[at : at + steps]) / series.values.std(), 2.5)
             each += [wrong[:h].mean() for h in range(1, steps + 1)]
         assert error == pytest.approx(np.exp(np.mean(np.log(np.array(each) + least))) - least, rel=1e-6)
 
@@ -242,7 +242,7 @@ def test_a_run_forecasts_by_several_settings_with_intervals(kfx, tmp_path):
     code, out, err = kfx(*words, "optimizer.iterations=3", "hydra.run.dir=r")
     assert code == 0, err
     assert "the forecast is the median with 9 other settings" in out
-    assert "standard deviations in 10 forecasts" in out
+    assert "standard deviations; of values as they are" in out
     run = load_run("r")
     assert len(run.config.dataset.others) == 9
     rows = pd.read_csv("r/forecasts.csv")

@@ -227,7 +227,7 @@ class SeriesData(DatasetOption, abc.ABC):
             return ""
         best, plain = self.deviations["error"], self.deviations["error_of_values"]
         beside = "" if plain is None or plain == best else f"; of values as they are {plain:.3g}"
-        return f"error {best:.3g} standard deviations in {self.deviations['blocks']} forecasts{beside}"
+        return f"error {best:.3g} standard deviations{beside}"
 
     def usual_length(self) -> float | None:
         choice: Choice | None = getattr(self, "_choice", None)

@@ -152,7 +152,7 @@ class Windows:
         reach, count = self.reach, len(values)
         if count < reach:
             raise DataError(f"a forecast goes on from {reach} values; got {count}")
-        if not (whole := self.whole(values)).any():
+        if not (whole := whole_runs(values, reach)).any():
             raise DataError(f"no {reach} values after one another are there, which a forecast goes on from; fill some")
         start = int(np.flatnonzero(whole)[-1]) + reach
         values = values.copy()
@@ -161,12 +161,6 @@ class Windows:
             found = self.forecast(predict, values[None, past], time[None, at - reach : at + 1], 1)[0, 0]
             values[at] = np.where(np.isfinite(values[at]), values[at], found)
         return values[-reach:]
-
-    def whole(self, values: np.ndarray) -> np.ndarray:
-        """Whether the `reach` values from each step on are all there, (max(T − reach + 1, 0),). values: (T,
-        coordinates)."""
-        there = np.concatenate([[0], np.isfinite(values).all(axis=1).cumsum()])
-        return np.asarray(there[self.reach :] - there[: max(len(there) - self.reach, 0)] == self.reach)
 
     def backwards(self, to_forecasts: np.ndarray, forecasts: np.ndarray, slopes: np.ndarray) -> np.ndarray:
         """Return the derivatives with respect to the predictions of `forecast`, (m, steps, coordinates), given those
@@ -226,7 +220,7 @@ class SeriesParts:
         each = max(starts // len(fitting), 1)
         found = [(i, at) for i in fitting for at in sorted({*np.linspace(0, most[i], each).astype(int).tolist()})]
         placed = [(i, len(self.train[i]) + at) for i, at in found[:starts]]
-        good = [(i, at) for i, at in placed if self.windows.whole(self.whole(i).values[:at]).any()]
+        good = [(i, at) for i, at in placed if whole_runs(self.whole(i).values[:at], reach).any()]
         if not good:
             raise DataError(
                 f"no forecast can start: no {reach} values after one another before an origin are there; fill some, or "
@@ -242,6 +236,13 @@ class SeriesParts:
             return replace(train, time=time, values=values)
         dates = replace(train.dates, at=np.concatenate([train.dates.at, test.dates.at]))
         return replace(train, time=time, values=values, dates=dates)
+
+
+def whole_runs(values: np.ndarray, length: int) -> np.ndarray:
+    """Whether the `length` values from each step on are all there, (max(T − length + 1, 0),). values: (T,
+    coordinates)."""
+    there = np.concatenate([[0], np.isfinite(values).all(axis=1).cumsum()])
+    return np.asarray(there[length:] - there[: max(len(there) - length, 0)] == length)
 
 
 def smape(forecast: np.ndarray, truth: np.ndarray) -> np.ndarray:

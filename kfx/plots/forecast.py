@@ -20,8 +20,8 @@ def beside_truth(run: Run) -> Figure | None:
     """The truth and the forecast from the end of the training series: each value is predicted from those predicted
     before it.
 
-    A panel for each coordinate, against dates where the series has some; a line marks the valid time of the trained
-    kernel.
+    A panel for each coordinate, against dates where the series has some, with the interval of 95 %; a line marks the
+    valid time of the trained kernel.
     """
     rows = _rows(run)
     if rows.empty:
@@ -37,6 +37,9 @@ def beside_truth(run: Run) -> Figure | None:
             axes.plot(
                 own["time"], own[f"forecast.{name}"], style, color=colour, linewidth=1.3, label=_label(kernel, first)
             )
+        if f"low.{name}" in own and len(own):  # of the kernel that was drawn last
+            ends = own[f"low.{name}"], own[f"high.{name}"]
+            axes.fill_between(own["time"], *ends, color=colour, alpha=0.12, linewidth=0, label="95 %")
         if valid is not None:
             axes.axvline(valid, color=DATA, linewidth=1, linestyle=":", label="end of the valid time")
         axes.set_ylabel(literal(name))
