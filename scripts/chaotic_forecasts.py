@@ -33,27 +33,17 @@ NOISE, MISSING = 0.05, 0.1
 """The deviation of the noise in deviations of the known values, and the share of these that is missing."""
 
 
-def kfx(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
-    fitted = chosen(known.tobytes(), steps)
-    return fitted.predict(steps), fitted.windows_.lags
+def kfx(**settings: object) -> Forecast:
+    def run(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
+        fitted = KernelFlowForecaster(steps=steps, **settings).fit(known)
+        return fitted.predict(steps), fitted.windows_.lags
 
-
-@lru_cache(maxsize=1)
-def chosen(known: bytes, steps: int) -> KernelFlowForecaster:
-    return KernelFlowForecaster(steps=steps).fit(np.frombuffer(known))
+    return run
 
 
 def trained(objective: str) -> Forecast:
-    """Train the kernel that the backtest chose, and keep it if its backtest improves."""
-
-    def run(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
-        start = chosen(known.tobytes(), steps)
-        settings = {"objective": objective, "optimizer": {"name": "adam", "iterations": 100}}
-        lags = start.windows_.lags
-        fitted = KernelFlowForecaster(start.kernel_, lags=lags, steps=steps, **settings).fit(known)
-        return fitted.predict(steps), lags
-
-    return run
+    """The kernel of the best setting is trained, and kept if its backtest improves."""
+    return kfx(objective=objective, optimizer={"name": "adam", "iterations": 100})
 
 
 def one_step(objective: str | None, lags: int = 30) -> Forecast:
@@ -93,7 +83,7 @@ def whole_rollout(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
 
 
 METHODS: dict[str, Forecast] = {
-    "kfx": kfx,
+    "kfx": kfx(),
     "kfx, then trained by rho": trained("rho"),
     "kfx, then trained by nll": trained("nll"),
     "nothing chosen": whole_rollout,
@@ -105,7 +95,7 @@ METHODS: dict[str, Forecast] = {
 }
 OWN = [name for name in METHODS if name not in RIVALS]
 """The methods that are kfx's."""
-BESIDE = ("kfx", "kfx, then trained by rho", *RIVALS)
+BESIDE = ("kfx", *RIVALS)
 """The methods on series with noise or gaps."""
 FILLED = "kfx, gaps filled"
 """kfx on a series whose gaps are filled as for the other methods."""
@@ -185,7 +175,7 @@ def measured(name: str, system: str, method: str, points: int) -> dict[str, obje
     """The cells of a method's row. Gaps are filled, but for kfx."""
     known, truth = series_of(name, system, points)
     deviation = float(np.nanstd(known))
-    run = kfx if method == FILLED else METHODS[method]
+    run = METHODS["kfx" if method == FILLED else method]
     forecast, lags = run(known if method in OWN else filled(known), len(truth))
     # the benchmark scores all values but the last
     error, valid = score(forecast[:-1], truth[:-1], deviation, points)

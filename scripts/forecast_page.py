@@ -6,14 +6,14 @@ import chaotic_forecasts as chaotic
 import numpy as np
 import pandas as pd
 import real_forecasts as real
+from compare_attractors import as_markdown as of_attractors
 from compare_dictionaries import as_markdown
 from forecast_rivals import GRIDS, short_enough
 from forecast_rows import FOLDER, table
 from series_sets import SOURCES, names
 from table_page import critical_difference
 
-from kfx.config.choices import BACKTESTED
-from kfx.data.backtest import FACTORS, LAGS
+from kfx.data.choice import FACTORS, LAGS, VALUES
 
 DIGITS = {"kfx is better on": 0, "beyond 10": 0, "seconds": 1}
 SEASONS = {1: "no season", 4: "quarters", 7: "days", 12: "months", 24: "hours", 52: "weeks"}
@@ -26,6 +26,7 @@ def page() -> str:
         "gilpin": of_gilpin(),
         "disturbed": of_disturbed(),
         "real": of_real(),
+        "attractors": of_attractors(),
         "grids": of_grids(),
         "dictionaries": as_markdown(),
         "factors": ", ".join(f"{factor:g}" for factor in FACTORS[:-1]) + f" or {FACTORS[-1]:g}",
@@ -150,7 +151,7 @@ def of_grids() -> str:
         known = round(chaotic.KNOWN * chaotic.PERIODS * points)
         offered = [short_enough(settings, reach, known) for _, settings, _, reach in GRIDS.values()]
         rivals.append([len(each) * len(grid[2]) for each, grid in zip(offered, GRIDS.values(), strict=True)])
-        own.append(sum(lags < known / 4 for lags in LAGS) * len(FACTORS) * len(BACKTESTED))
+        own.append(sum(lags < known / 4 for lags in LAGS) * len(FACTORS) * len(VALUES))
     fewer = ", ".join(f"{count} ({name})" for name, count in zip(GRIDS, rivals[1], strict=True))
     return (
         f"Each chooses among {max(rivals[0])} candidates and kfx among {own[0]}; with 15 steps a period, where windows "

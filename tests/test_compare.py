@@ -16,6 +16,7 @@ from scipy.stats import ttest_ind, ttest_rel
 import kfx as package
 from kfx.config.metrics import METRICS, known_better
 from kfx.evaluation import scoring
+from kfx.evaluation.rollout import Rollout
 from kfx.jobs.sweep import COLUMNS
 from kfx.numerics.formatting import spread
 from kfx.numerics.significance import p_of_being_worse
@@ -79,11 +80,11 @@ def test_every_metric_says_which_values_are_better():
     labelled = SimpleNamespace(labels_test=np.zeros(1), energy=None, series=None, reduction=None)
     series = SimpleNamespace(exponent=1.0)
     values = SimpleNamespace(labels_test=None, energy=1, series=series, reduction=1, targets=np.zeros((1, 2)))
-    names = {"rmse", "r2"}
+    names, rollout = {"rmse", "r2"}, Rollout(1, None, 0.4, attractor_steps=100)
     for solver in ("cholesky", *scoring._OF_SOLVERS):
         asked = dict.fromkeys(("variance", "train_error", "rho", "head", "calibration"), True)
         names |= {*scoring.metric_names(labelled, scoring.Scoring([], solver=solver, **asked))}
-        names |= {*scoring.metric_names(values, scoring.Scoring([], solver=solver, rollout=len, **asked), True)}
+        names |= {*scoring.metric_names(values, scoring.Scoring([], solver=solver, rollout=rollout, **asked), True)}
     assert {name.partition(".")[0] for name in names} <= METRICS.keys()
     assert len(names) > 30
 

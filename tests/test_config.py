@@ -77,9 +77,9 @@ def test_every_option_builds_from_its_defaults_and_explains_its_keys(group, name
         with gzip.open(tmp_path / "dysts/test_univariate__pts_per_period_100__periods_12.json.gz", "wt") as stream:
             json.dump(series, stream)
         raw = with_option(usual, group, name, lags=5)
-    if name in ("backtest", "rollout"):
+    if name in ("backtest", "hausdorff", "rollout"):
         raw = with_option(raw, "dataset", "dynamics", lags=4)
-    if name == "backtest":
+    if name in ("backtest", "hausdorff"):
         raw = with_option(raw, "optimizer", "grid")
     if name in ("uci", "uci_regression"):
         monkeypatch.setenv("KFX_DATA_DIR", str(tmp_path))

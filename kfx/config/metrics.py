@@ -36,12 +36,15 @@ _SMALLER = (
     *("nlpd", "nlpd_of_vector", "crps", "log_loss", "brier", "calibration_error"),
     *("head_calibration_error", "head_train_calibration_error"),
     *("smape", "nrmse", "cumulative_error", "left_range", "residual", "iterations", "unexplained", "lost", "jitter"),
+    *("hausdorff", "modified_hausdorff", "state_space_divergence", "spectral_distance"),
 )
 METRICS: dict[str, Metric] = {
     **dict.fromkeys(_LARGER, Metric("larger")),
     **dict.fromkeys(_SMALLER, Metric("smaller")),
     "coverage_95": Metric(0.95),
-    **dict.fromkeys(("effective_regularization", "mean_posterior_variance", "centres"), Metric(None)),
+    **dict.fromkeys(
+        ("effective_regularization", "mean_posterior_variance", "centres", "lyapunov_exponent"), Metric(None)
+    ),
 }
 """All metrics by name; `effective_regularization.0` is one of `effective_regularization`."""
 

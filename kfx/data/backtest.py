@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpotrf
 
-from kfx.data.windows import Predict, Trajectory, Windows, smape
+from kfx.data.windows import Predict, Trajectory, Windows
 from kfx.numerics.arrays import as_tensor
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import DataError
 
 BLOCKS = 5
 """Number of forecasts of a backtest."""
-LAGS, LAGS_OF_SEVERAL = (2, 8, 15, 30, 60, 100), (1, 2, 4, 8, 15, 30)
-"""Numbers of lags to choose from, of a series with one coordinate and of one with several."""
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Lengths to choose from, in units of the median distance of two windows."""
 _MOST_STEPS, _MOST_POINTS = 200, 2000
-LEAST_ERROR = 0.1
-"""A sMAPE that is added to errors before their geometric mean, so that one lucky forecast does not decide."""
+_LEAST_ERROR = 1e-3
+"""In standard deviations of a series: errors of that size say nothing, or those of its mean change where it has
+noise."""
+MOST_ERROR = 2.5
+"""Standard deviations that a larger error, or a forecast that is not finite, counts as."""
 
 
 class Gram(Protocol):
@@ -47,10 +47,11 @@ class Against(Protocol):
 
 @dataclass(frozen=True)
 class Backtest:
-    """Forecasts of blocks of a series from all windows that do not touch them, also those after them.
+    """Forecasts of blocks of a series from the windows that do not touch them: all, or those before them.
 
-    x, y: points, (n, features), and targets, (n, coordinates). kept: (blocks, n), the windows outside each block.
-    history: (blocks, reach, coordinates). time: (blocks, reach + steps). truth: (blocks, steps, coordinates).
+    x, y: points, (n, features), and targets, (n, coordinates). kept: (blocks, n), the windows that each block is
+    forecast from. history: (blocks, reach, coordinates). time: (blocks, reach + steps). truth: (blocks, steps,
+    coordinates). low, high: of the series' values, (coordinates,), and spread: their standard deviation.
     """
 
     windows: Windows
@@ -60,21 +61,35 @@ class Backtest:
     history: np.ndarray
     time: np.ndarray
     truth: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    spread: np.ndarray
+    least: float
+    is_rolling: bool
 
     @classmethod
     def of(
-        cls, windows: Windows, train: Sequence[Trajectory], steps: int | None = None, blocks: int = BLOCKS
+        cls,
+        windows: Windows,
+        train: Sequence[Trajectory],
+        steps: int | None = None,
+        blocks: int = BLOCKS,
+        *,
+        before: int = 0,
+        rolling: bool = False,
     ) -> Backtest:
         """Spread the blocks over the longest series.
 
-        steps: of a block; None for a fifth of the series, at most 200. Of a series with more than 2000 steps the last
-        2000 are used. DataError if a series is too short.
+        steps: of a block; None for a fifth of the series, at most 200. before: at least so many values before a block
+        are whole. rolling: a block is forecast from what is before it alone, and lies in the last half. Of a series
+        with more than 2000 steps the last 2000 are used. DataError if a series is too short.
         """
         series = [each[-_MOST_POINTS:] for each in train]
         longest = max(range(len(series)), key=lambda i: len(series[i]))
         whole, reach = series[longest], windows.reach
         steps = min(steps or _MOST_STEPS, len(whole) // 5)
-        first = max(reach, int(0.15 * len(whole)))
+        before = max(before, reach)
+        first = max(before, int((0.5 if rolling else 0.15) * len(whole)))
         if steps < 1 or first + steps > len(whole) or len(whole) < 2 * reach + steps + 2:
             raise DataError(
                 f"the longest series has {len(whole)} steps, too few for windows of {reach}; take fewer lags"
@@ -85,43 +100,107 @@ class Backtest:
         # where a window of another series ends does not matter
         ends = np.concatenate([each[2] if i == longest else np.full(len(each[2]), -1) for i, each in enumerate(cut)])
         ends = ends[-_MOST_POINTS:]
+        if rolling:
+            order = np.argsort(ends, kind="stable")
+            x, y, ends = x[order], y[order], ends[order]
         starts = sorted({*np.linspace(first, len(whole) - steps, blocks).astype(int).tolist()})
         parts = [(at, whole[at - reach : at + steps]) for at in starts]
         parts = [
             (at, part)
             for at, part in parts
-            if np.isfinite(part.values[:reach]).all() and np.isfinite(part.values[reach:]).any()
+            if np.isfinite(whole.values[at - before : at]).all() and np.isfinite(part.values[reach:]).any()
         ]
         if not len(x) > 1 or not parts:
             raise DataError(f"no window of {reach} steps is whole; take fewer lags, or fill missing values")
-        kept = np.stack([(ends < at) | (ends - reach >= at + steps) for at, _ in parts])
-        history = np.stack([part.values[:reach] for _, part in parts])
-        truth = np.stack([part.values[reach:] for _, part in parts])
-        return cls(fitted, x, y, kept, history, np.stack([part.time for _, part in parts]), truth)
+        kept = np.stack([(ends < at) | (ends - reach >= at + steps if not rolling else False) for at, _ in parts])
+        if kept.sum(axis=1).min() < 2:
+            raise DataError(f"fewer than two windows of {reach} steps lie before a block; take fewer lags")
+        history, time = (np.stack([getattr(part, key) for _, part in parts]) for key in ("values", "time"))
+        values = np.concatenate([each.values for each in series])
+        low, high, spread = (of(values, axis=0) for of in (np.nanmin, np.nanmax, np.nanstd))
+        change = np.concatenate([np.abs(np.diff(each.values, axis=0)) for each in series])
+        least = float((np.nanmean(change, axis=0) / spread).mean()) if rolling else _LEAST_ERROR
+        return cls(fitted, x, y, kept, history[:, :reach], time, history[:, reach:], low, high, spread, least, rolling)
 
-    def errors(self, kernels: Gram | Sequence[Gram], candidates: Sequence[Regularization]) -> np.ndarray:
-        """The geometric mean over blocks of the forecasts' sMAPE with each λ; infinite where Θ + λI is not positive
-        definite.
+    def errors(
+        self,
+        kernels: Gram | Sequence[Gram],
+        candidates: Sequence[Regularization],
+        of: Callable[[np.ndarray, Backtest], np.ndarray] | None = None,
+    ) -> np.ndarray:
+        """The geometric mean over blocks of the errors of forecasts with each λ, (candidates,), in standard deviations
+        of the series; infinite where Θ + λI is not positive definite.
 
-        kernels: one for all coordinates, or one for each. For each block one eigendecomposition of each kernel serves
-        all values of λ, and all forecasts go on together.
+        of: another number for each set of forecasts, (blocks, sets, steps, coordinates).
+        """
+        found = self.tried(kernels, candidates)
+        errors = mean_error(self.of_blocks(found), self.least) if of is None else of(found, self)
+        return np.where(np.isnan(found).all(axis=(0, 2, 3)), math.inf, errors)
+
+    def so_far(self, forecasts: np.ndarray) -> np.ndarray:
+        """The mean absolute error of the first h steps of forecasts, for each h, (blocks, …, steps).
+
+        forecasts: (blocks, …, steps, coordinates). Errors above `MOST_ERROR` count as it; steps whose truth is missing
+        are left out.
+        """
+        truth = self.truth.reshape(len(self.truth), *[1] * (forecasts.ndim - 3), *self.truth.shape[1:])
+        with np.errstate(all="ignore"):
+            found = np.fmin(np.abs(forecasts - truth) / self.spread, MOST_ERROR)  # which NaN becomes too
+        known = np.isfinite(truth)
+        count = np.maximum(known.sum(axis=-1).cumsum(axis=-1), 1)
+        return np.asarray(np.where(known, found, 0.0).sum(axis=-1).cumsum(axis=-1) / count)
+
+    def of_blocks(self, forecasts: np.ndarray) -> np.ndarray:
+        """The geometric mean over h of `so_far`, (blocks, …): early steps weigh more, since the errors of late ones are
+        as large for any forecast of a series with noise."""
+        return mean_error(np.moveaxis(self.so_far(forecasts), -1, 0), self.least)
+
+    def tried(self, kernels: Gram | Sequence[Gram], candidates: Sequence[Regularization]) -> np.ndarray:
+        """The forecasts of the blocks with each λ, (blocks, candidates, steps, coordinates); NaN where Θ + λI is not
+        positive definite.
+
+        kernels: one for all coordinates, or one for each. All forecasts go on together.
         """
         solved = np.zeros((len(self.kept), len(candidates), *self.y.shape))
         good = np.ones(len(candidates), dtype=bool)
         for kernel, columns in self._columns(kernels):
             gram = np.asarray(kernel.gram(self.x), dtype=np.float64)
             lambdas = np.array([each.of(as_tensor(gram)) for each in candidates])
-            for block, own in enumerate(map(np.flatnonzero, self.kept)):
-                values, vectors = np.linalg.eigh(gram[np.ix_(own, own)])
-                rotated = vectors.T @ self.y[own, columns]
-                good &= values[0] + lambdas > _LEAST * values[-1]
-                for i in np.flatnonzero(good):
-                    solved[block, i, own, columns] = vectors @ (rotated / (values.clip(0) + lambdas[i])[:, None])
-        found = np.full(len(candidates), math.inf)
+            solve = self._rolling if self.is_rolling else self._in_blocks
+            good &= solve(gram, lambdas, self.y[:, columns], solved[..., columns])
+        found = np.full((len(self.kept), len(candidates), *self.truth.shape[1:]), math.nan)
         if good.any():
-            errors = smape(self.forecasts(kernels, solved[:, good]), self.truth[:, None])
-            found[good] = mean_error(errors)
+            found[:, good] = self.forecasts(kernels, solved[:, good])
         return found
+
+    def _in_blocks(self, gram: np.ndarray, lambdas: np.ndarray, y: np.ndarray, solved: np.ndarray) -> np.ndarray:
+        """Whether the systems with each λ are positive definite; their solutions, (blocks, candidates, n, coordinates),
+        are written into `solved`. For each block one eigendecomposition serves all values of λ."""
+        good = np.ones(len(lambdas), dtype=bool)
+        for block, own in enumerate(map(np.flatnonzero, self.kept)):
+            values, vectors = np.linalg.eigh(gram[np.ix_(own, own)])
+            rotated = vectors.T @ y[own]
+            good &= values[0] + lambdas > _LEAST * values[-1]
+            for i in np.flatnonzero(good):
+                solved[block, i, own] = vectors @ (rotated / (values.clip(0) + lambdas[i])[:, None])
+        return good
+
+    def _rolling(self, gram: np.ndarray, lambdas: np.ndarray, y: np.ndarray, solved: np.ndarray) -> np.ndarray:
+        """The same where each block has the points of the one before it, and more: with each λ the leading part of one
+        Cholesky factor serves each block."""
+        good, counts = np.ones(len(lambdas), dtype=bool), self.kept.sum(axis=1)
+        most = counts.max()
+        for i, shift in enumerate(lambdas):
+            system = gram[:most, :most].copy(order="F")
+            system.flat[:: most + 1] += shift
+            factor, failed = dpotrf(system, lower=True, overwrite_a=True)
+            good[i] = failed == 0
+            if good[i]:
+                half = solve_triangular(factor, y[:most], lower=True, check_finite=False)
+                for block, own in enumerate(counts):
+                    part = factor[:own, :own], half[:own]
+                    solved[block, i, :own] = solve_triangular(*part, lower=True, trans="T", check_finite=False)
+        return good
 
     def _columns(self, kernels: Gram | Sequence[Gram]) -> list[tuple[Gram, slice]]:
         """Each kernel with the coordinates that it forecasts."""
@@ -141,9 +220,10 @@ class Backtest:
         return found.reshape(blocks, sets, *found.shape[1:])
 
 
-def mean_error(errors: np.ndarray) -> np.ndarray:
-    """The geometric mean over blocks. errors: sMAPE, (blocks, …)."""
-    return np.exp(np.log(errors + LEAST_ERROR).mean(axis=0)) - LEAST_ERROR
+def mean_error(errors: np.ndarray, least: float) -> np.ndarray:
+    """The geometric mean over the first axis. errors: (n, …). least: added first, so that one lucky forecast does not
+    decide."""
+    return np.asarray(np.exp(np.log(errors + least).mean(axis=0)) - least)
 
 
 _LEAST = 1e-15
@@ -169,74 +249,7 @@ def side_by_side(predicts: Sequence[Predict]) -> Predict:
     return lambda x: np.concatenate([predict(x) for predict in predicts], axis=1)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The windows and the length, None for a kernel without one, with the smallest error of a backtest, and λ."""
-
-    windows: Windows
-    length: float | None
-    regularization: Regularization
-    error: float
-
-
-def usual_lags(
-    train: Sequence[Trajectory], test: Sequence[Trajectory] = (), stride: int = 1, horizon: int = 1
-) -> list[int]:
-    """The numbers of lags to choose from: windows of less than a quarter of the longest training series, of which at
-    least one lies in the longest test series, if there are any."""
-    offered = LAGS if train[0].values.shape[1] == 1 else LAGS_OF_SEVERAL
-    most = max(map(len, train)) / 4
-    if test:
-        most = min(most, max(map(len, test)) - horizon + stride)
-    return [lags for lags in offered if lags * stride < most] or [1]
-
-
-def choose(
-    train: Sequence[Trajectory],
-    offered: Sequence[Windows],
-    kernel_of: Callable[[float | None], Gram],
-    has_length: bool,
-    candidates: Sequence[Regularization],
-    steps: int | None = None,
-) -> Choice:
-    """Return the best of the windows, of lengths in units of the median distance of two points (`FACTORS`), and of the
-    candidates for λ.
-
-    kernel_of: makes the kernel with a length. DataError if no windows fit the series.
-    """
-    best: Choice | None = None
-    problem: DataError | None = None
-    for windows in offered:
-        try:
-            test = Backtest.of(windows, train, steps)
-        except DataError as error:
-            problem = problem or error  # that of the smallest window
-            continue
-        unit = _median_distance(test.x)
-        for length in [unit * factor for factor in FACTORS] if has_length else [None]:
-            errors = test.errors(kernel_of(length), candidates)
-            i = int(errors.argmin())
-            if best is None or errors[i] < best.error:
-                best = Choice(windows, length, candidates[i], float(errors[i]))
-    if best is None:
-        raise problem or DataError("no windows are offered")
-    return best
-
-
-def kernel_with_length(kernel: Any) -> Callable[[float | None], Gram]:
-    """The function that builds the kernel of an option with a length; with None as it is."""
-
-    def of(length: float | None) -> Gram:
-        made = copy(kernel)
-        if length is not None:
-            setattr(made, made.length, length)
-        built: Gram = made.build(None)
-        return built
-
-    return of
-
-
-def _median_distance(x: np.ndarray) -> float:
+def median_distance(x: np.ndarray) -> float:
     """The median distance of two points; of those that differ where most are equal, as in series that are mostly 0."""
     from scipy.spatial.distance import pdist
 

@@ -77,7 +77,7 @@ class OutputsSection(Option):
             return
         refused = {
             "classes": config.dataset.has_classes,
-            "objective=backtest": config.objective.name == "backtest",
+            f"objective={config.objective.name}": config.objective.name in ("backtest", "hausdorff"),
             f"optimizer={config.optimizer.name}, which moves points": config.optimizer.moves_points,
             "follow.every or follow.last": config.follow.every + config.follow.last > 0,
             "kernel.start_from=worst": config.kernel.start_from == "worst",

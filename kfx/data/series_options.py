@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import abc
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from kfx.config.choices import BACKTESTED, SYSTEMS
+from kfx.config.choices import SYSTEMS
 from kfx.config.fields import Several, flag, number, ranged, word
 from kfx.config.option import Settings, option
 from kfx.config.parts import ConfigView, KernelPart
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from kfx.data.backtest import Choice
+    from kfx.data.choice import Choice, Offered, Setting
     from kfx.data.dataset import Dataset
     from kfx.data.windows import Trajectory, Windows
+    from kfx.numerics.regularization import Regularization
 
 INCREMENT, NEXT = "increment", "next"
 
@@ -40,6 +41,15 @@ class SeriesData(DatasetOption, abc.ABC):
 
     is_own = True
     is_series = True
+    implied = {  # noqa: RUF012
+        **DatasetOption.implied,
+        "season": None,
+        "differences": [],
+        "logarithm": False,
+        "members": 1,
+        "others": [],
+        "deviations": None,
+    }
 
     n_train: int | None = _steps(
         None, 2, "all before the test steps", "number of first steps of each series to train on"
@@ -52,7 +62,43 @@ class SeriesData(DatasetOption, abc.ABC):
     lags: int | None = _steps(None, 1, "the best in a backtest on the training series", "number of values in a window")
     stride: int = number(1, "whole >= 1", "number of steps from one value in a window to the next")
     horizon: int = number(1, "whole >= 1", "number of steps from the last value of a window to its target")
-    target: str = word((INCREMENT, NEXT), "target of a window; increment: the change until then; next: the value")
+    target: str | None = word(
+        (INCREMENT, NEXT),
+        "target of a window; increment: the change until then; next: the value",
+        null="the better in that backtest, of a series with noise, else increment",
+    )
+    season: int | None = _steps(
+        None, 1, "that of the calendar, as 12 of months, or of the autocorrelation", "number of steps of a season"
+    )
+    differences: list[int] | None = ranged(
+        None,
+        "a list of whole numbers >= 1",
+        lambda v: all(type(n) is int and n >= 1 for n in v),
+        "numbers of steps over which windows see differences, as [12], or [12, 1] for differences of those; []: values",
+        null="the best in that backtest of [], [1] and a season, of a series with noise, else []",
+    )
+    logarithm: bool | None = flag(
+        None,
+        "whether windows see logarithms",
+        null="the better in that backtest, of a positive series with noise, else false",
+    )
+    members: int | None = _steps(
+        None, 1, "10 of a series with noise, else 1", "number of the best settings of which a forecast is the median"
+    )
+    others: Several = ranged(
+        None,
+        "a list of settings of windows and kernels",
+        lambda v: isinstance(v, list) and all(isinstance(each, dict) and set(each) == set(_MEMBER) for each in v),
+        "settings beside the run's own of which a forecast is the median",
+        null="what that backtest finds",
+    )
+    deviations: Several = ranged(
+        None,
+        "deviations by step",
+        lambda v: isinstance(v, dict) and set(v) == {"steps", "values", "relative", "blocks"},
+        "deviations of forecasts, from errors of that backtest",
+        null="what that backtest finds",
+    )
     elapsed: bool = flag(False, "the times from a window's values to its target are features too, for irregular series")
     noise: float = number(
         0.0, ">= 0", "standard deviation of noise added to the training series, in units of each coordinate's own"
@@ -78,10 +124,23 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def windows(self) -> Windows:
         """The windows as configured."""
+        from kfx.data.differences import Differences
         from kfx.data.windows import Windows
 
         assert self.lags is not None
-        return Windows(self.lags, self.stride, self.horizon, self.target == INCREMENT, self.elapsed)
+        differences = Differences(bool(self.logarithm), tuple(self.differences or ()))
+        own = self.lags, self.stride, self.horizon, self.target != NEXT, self.elapsed
+        return Windows(*own, differences=differences)
+
+    def other_settings(self) -> list[tuple[Windows, float | None, Regularization]]:
+        """The windows, the kernel's length and λ of each setting beside the run's own."""
+        from kfx.numerics.regularization import Regularization
+
+        found = []
+        for each in self.others or ():
+            changed = replace(self, **{key: each[key] for key in _MEMBER[:4]})
+            found.append((changed.windows(), each["length"], Regularization(each["regularization"], each["scale"])))
+        return found
 
     def build(self, rng: np.random.Generator) -> Dataset:
         from kfx.data.series import as_dataset
@@ -124,9 +183,18 @@ class SeriesData(DatasetOption, abc.ABC):
         kernel = cast(KernelPart, config.kernel.standing_for(config))
         wants_length = kernel.length_is_free()
         if self.lags is not None and not wants_length:
-            return changes
+            usual = {"target": INCREMENT, "differences": [], "logarithm": False, "others": []}
+            return changes | {key: value for key, value in usual.items() if getattr(self, key) is None}
         choice = self._choice = self._chosen(config, kernel, wants_length)
-        return changes | {"lags": choice.windows.lags}
+        from kfx.data.choice import MEMBERS
+        from kfx.data.deviations import Deviations
+
+        own, *others = choice.settings[: self.members or (MEMBERS if choice.test.is_rolling else 1)]
+        changes |= {key: value for key, value in _recorded(own).items() if key in _MEMBER[:4]}
+        return changes | {
+            "others": [_recorded(each) for each in others],
+            "deviations": Deviations.of(choice).as_record(),
+        }
 
     def in_words(self) -> str:
         stride = f" of stride {self.stride}" if self.stride > 1 else ""
@@ -134,30 +202,44 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def usual_length(self) -> float | None:
         choice: Choice | None = getattr(self, "_choice", None)
-        return None if choice is None else choice.length
+        return None if choice is None else choice.best.length
 
     def _chosen(self, config: ConfigView, kernel: KernelPart, wants_length: bool) -> Choice:
-        from kfx.data import backtest
-        from kfx.data.windows import Windows
+        from kfx.data import choice as by_forecasts
         from kfx.numerics.regularization import Regularization
         from kfx.numerics.streams import Streams
 
         train, test = self.split(Streams(config.seed)["data"])  # with the noise that `build` adds
-        usual = backtest.usual_lags(train, test, self.stride, self.horizon)
-        lags = usual if self.lags is None else [self.lags]
-        own = self.target == INCREMENT, self.elapsed
-        offered = [Windows(count, self.stride, self.horizon, *own) for count in lags]
-        offered = _usable(offered, config, train, test)
+        windows = _usable(self._offered().windows(train, test), config, train, test)
         node = config.regularization
-        values = BACKTESTED if node.value is None else [node.value]
-        candidates = [Regularization(float(value), node.scale) for value in values]
+        candidates = None if node.value is None else [Regularization(float(node.value), node.scale)]
         steps = config.evaluation.forecast_steps()
         digest = hashlib.sha256(b"".join(each.values.tobytes() + each.time.tobytes() for each in train)).hexdigest()
-        key = repr((offered, kernel, candidates, steps, digest))
+        key = repr((windows, kernel, candidates, steps, digest))
         if key not in _choices:  # the jobs of a sweep often share it
-            of = backtest.kernel_with_length(kernel)
-            _choices[key] = backtest.choose(train, offered, of, wants_length, candidates, steps)
+            of = by_forecasts.kernel_with_length(kernel)
+            asked = by_forecasts.Asked(windows, of, wants_length, candidates, steps)
+            _choices[key] = by_forecasts.choose(train, asked)
         return _choices[key]
+
+    def _offered(self) -> Offered:
+        from kfx.data.choice import Offered
+
+        differences = None if self.differences is None else tuple(self.differences)
+        is_increment = None if self.target is None else self.target == INCREMENT
+        own = self.lags, self.stride, self.horizon, is_increment, self.elapsed
+        return Offered(*own, differences, self.logarithm, self.season)
+
+
+_MEMBER: tuple[str, ...] = ("lags", "target", "differences", "logarithm", "length", "regularization", "scale")
+
+
+def _recorded(setting: Setting) -> dict[str, object]:
+    """A setting as `dataset.others` has it."""
+    windows, shift = setting.windows, setting.regularization
+    target = INCREMENT if windows.is_increment else NEXT
+    seen = windows.lags, target, list(windows.differences.steps), windows.differences.logarithm
+    return dict(zip(_MEMBER, (*seen, setting.length, shift.value, shift.scale), strict=True))
 
 
 def _usable(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from kfx.data.differences import Differences
 from kfx.data.times import Dates
 from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
@@ -48,10 +49,10 @@ class Trajectory:
 class Windows:
     """How points and targets are cut from series.
 
-    The point of time t holds z(t), z(t − s), …, z(t − (lags − 1) s) of each coordinate, where z = (value − mean) /
-    scale and s is the stride in steps of the series. Its target is z at `horizon` steps after t, or with `is_increment`
-    the change of z until then (Takens 1981, for the embedding). elapsed: a point also holds the time from each of its
-    lags to its target, in units of `unit`.
+    The point of time t holds z(t), z(t − s), …, z(t − (lags − 1) s) of each coordinate, where z = (v − mean) / scale,
+    v are the series' `differences`, by default its values, and s is the stride in steps of the series. Its target is z
+    at `horizon` steps after t, or with `is_increment` the change of z until then (Takens 1981, for the embedding).
+    elapsed: a point also holds the time from each of its lags to its target, in units of `unit`.
     mean, scale: (coordinates,).
     """
 
@@ -63,39 +64,47 @@ class Windows:
     mean: np.ndarray = field(default_factory=lambda: np.zeros(1))
     scale: np.ndarray = field(default_factory=lambda: np.ones(1))
     unit: float = 1.0
+    differences: Differences = field(default_factory=Differences)
 
     @property
     def reach(self) -> int:
-        """The number of steps from the first value of a window to its target."""
+        """The number of steps from the first value that a window needs to its target."""
+        return self.differences.lost + self.seen
+
+    @property
+    def seen(self) -> int:
+        """The number of steps from the first difference of a window to its target."""
         return (self.lags - 1) * self.stride + self.horizon
 
     def fitted(self, trajectories: Sequence[Trajectory]) -> Windows:
-        """The same windows with mean, scale and unit of time from training series; DataError for a constant one."""
+        """The same windows with mean, scale and unit of time from training series; DataError for a constant one, or
+        one without logarithms."""
         values = np.concatenate([each.values for each in trajectories])
+        if self.differences.logarithm and (values <= 0).any():
+            raise DataError("the series holds a value that is not positive, which has no logarithm")
+        values = np.concatenate([self.differences.of(each.values) for each in trajectories])
         if (empty := np.isnan(values).all(axis=0)).any():
             raise DataError(f"coordinate {int(empty.argmax())} of the series holds no value; leave it out")
         mean, scale = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
         if (constant := is_constant(values)).any():
             raise DataError(f"coordinate {int(constant.argmax())} of the series is constant; leave it out")
         steps = np.concatenate([np.diff(each.time) for each in trajectories])
-        return Windows(
-            self.lags, self.stride, self.horizon, self.is_increment, self.elapsed, mean, scale, float(steps.mean())
-        )
+        return replace(self, mean=mean, scale=scale, unit=float(steps.mean()))
 
     def scaled(self, values: np.ndarray) -> np.ndarray:
-        """z, in the shape of values, (…, coordinates)."""
-        return (values - self.mean) / self.scale
+        """z, (…, T − differences.lost, coordinates), of values, (…, T, coordinates)."""
+        return (self.differences.of(values) - self.mean) / self.scale
 
     def cut(self, trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The points, (n, features), their targets, (n, coordinates), and the positions of the targets in the series,
         (n,); windows with a missing value are left out."""
-        z = self.scaled(trajectory.values)
-        ends = np.arange(self.reach - self.horizon, len(z) - self.horizon)
-        x = self._points(z[None], trajectory.time[None], ends)[0]
+        z, lost = self.scaled(trajectory.values), self.differences.lost
+        ends = np.arange(self.seen - self.horizon, len(z) - self.horizon)
+        x = self._points(z[None], trajectory.time[None, lost:], ends)[0]
         after = z[ends + self.horizon]
         y = after - z[ends] if self.is_increment else after
         whole = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
-        return x[whole], y[whole], (ends + self.horizon)[whole]
+        return x[whole], y[whole], (ends + self.horizon + lost)[whole]
 
     def _points(self, z: np.ndarray, time: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """The points whose last values are at `ends`, (m, len(ends), features). z: (m, T, coordinates). time: (m,
@@ -119,32 +128,53 @@ class Windows:
         history: the last `reach` values before each of m origins, (m, reach, coordinates). time: (m, reach + steps), of
         the history and of the forecast, used with `elapsed`.
         """
-        m, reach, coordinates = history.shape
-        z = np.empty((m, reach + steps, coordinates))
-        z[:, :reach] = self.scaled(history)
-        for now in range(reach, reach + steps):
+        m, _, coordinates = history.shape
+        seen, time = self.seen, time[:, self.differences.lost :]
+        z = np.empty((m, seen + steps, coordinates))
+        z[:, :seen] = self.scaled(history)
+        for now in range(seen, seen + steps):
             end = now - self.horizon
             after = predict(self._points(z, time, np.array([end]))[:, 0])
             z[:, now] = after + z[:, end] if self.is_increment else after
-        return z[:, reach:] * self.scale + self.mean
+        return self.differences.undone(z[:, seen:] * self.scale + self.mean, history)
 
-    def backwards(self, to_forecasts: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    def history(self, predict: Predict, values: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """The last `reach` values, (reach, coordinates), each missing one as forecast from those before it.
+
+        values: (T, coordinates). time: (T,). DataError if no whole window lies before the first missing one.
+        """
+        reach, count = self.reach, len(values)
+        if count < reach:
+            raise DataError(f"a forecast goes on from {reach} values; got {count}")
+        whole = np.isfinite(values).all(axis=1)
+        runs = np.convolve(whole, np.ones(reach, dtype=int), "valid") == reach  # of the windows that start at each step
+        if not runs[: count - reach + 1].any():
+            raise DataError(f"no {reach} values after one another are whole, which a forecast goes on from; fill some")
+        start = int(np.flatnonzero(runs)[-1]) + reach
+        values = values.copy()
+        for at in range(start, count):
+            past = slice(at - reach, at)
+            found = self.forecast(predict, values[None, past], time[None, at - reach : at + 1], 1)[0, 0]
+            values[at] = np.where(np.isfinite(values[at]), values[at], found)
+        return values[-reach:]
+
+    def backwards(self, to_forecasts: np.ndarray, forecasts: np.ndarray, slopes: np.ndarray) -> np.ndarray:
         """Return the derivatives with respect to the predictions of `forecast`, (m, steps, coordinates), given those
-        with respect to the forecasts, in the same shape.
+        with respect to the forecasts, and the forecasts, in the same shape.
 
         slopes: of each prediction by its point, (m, steps, coordinates, features).
         """
         m, steps, coordinates = to_forecasts.shape
-        reach, back = self.reach, self.stride * np.arange(self.lags)
-        to_z = np.zeros((m, reach + steps, coordinates))
-        to_z[:, reach:] = to_forecasts * self.scale
+        seen, back = self.seen, self.stride * np.arange(self.lags)
+        to_z = np.zeros((m, seen + steps, coordinates))
+        to_z[:, seen:] = self.differences.pulled(to_forecasts, forecasts) * self.scale
         values = slopes[..., : self.lags * coordinates].reshape(m, steps, coordinates, self.lags, coordinates)
-        for now in range(reach + steps - 1, reach - 1, -1):
+        for now in range(seen + steps - 1, seen - 1, -1):
             end = now - self.horizon
             if self.is_increment:
                 to_z[:, end] += to_z[:, now]
-            to_z[:, end - back] += np.einsum("mc,mckd->mkd", to_z[:, now], values[:, now - reach])
-        return to_z[:, reach:]
+            to_z[:, end - back] += np.einsum("mc,mckd->mkd", to_z[:, now], values[:, now - seen])
+        return to_z[:, seen:]
 
 
 @dataclass(frozen=True)

@@ -206,15 +206,14 @@ class Forecasts:
     def names(self, data: Dataset) -> Sequence[str]:
         from kfx.evaluation import rollout
 
-        return rollout.names(data)
+        return rollout.names(data, self.rollout)
 
     def __call__(self, case: Case) -> Found:
         from kfx.data.backtest import predictor
 
         points = in_numpy(case.of.tensors[0][case.of.head[: case.size]])
         of_windows = predictor(case.of.kernel, points, in_numpy(case.interpolant.alpha))
-        found, forecasts = self.rollout(of_windows, case.of.data)
-        return found, {"forecast": forecasts}
+        return self.rollout(of_windows, case.of.data)
 
 
 @dataclass(frozen=True)

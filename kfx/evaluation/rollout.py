@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kfx.data.dataset import Dataset
 from kfx.data.windows import Predict, SeriesParts, smape
+from kfx.evaluation import attractors
 
 _FAR = 10.0
 """A forecast has left the range where it is farther from that of the training series than this many of its widths."""
@@ -19,42 +20,71 @@ class Rollout:
     """Forecasts from several origins.
 
     starts: their number. horizon: steps of each, or None for as many as the test series have, or half of that for
-    several starts. threshold: the error at which the valid time ends.
+    several starts. threshold: the error at which the valid time ends. attractor_steps: of the forecasts from which
+    long-term statistics come; None for none.
     """
 
     starts: int
     horizon: int | None
     threshold: float
+    attractor_steps: int | None = None
 
     def origins(self, series: SeriesParts) -> tuple[list[tuple[int, int]], int]:
         """(trajectory, first step) of each forecast, and the number of steps of each."""
         return series.origins(self.starts, self.horizon)
 
-    def __call__(self, of_targets: Predict, data: Dataset) -> tuple[dict[str, float], np.ndarray]:
-        """The metrics of the forecasts, and the forecasts, (origins, steps, coordinates); NaN from where one has left
-        the range.
+    @property
+    def of_attractors(self) -> Rollout:
+        """The forecasts from which long-term statistics come."""
+        return replace(self, horizon=self.attractor_steps, attractor_steps=None)
+
+    def __call__(self, of_targets: Predict, data: Dataset) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """The metrics, and the forecasts, (origins, steps, coordinates); NaN from where one has left the range.
 
         of_targets: maps points, (m, features), to predictions of `data.targets`, (m, coordinates).
         """
         series = data.series
         assert series is not None
-        origins, steps = self.origins(series)
         windows = series.windows
-        histories, times, truths = [], [], []
-        for trajectory, at in origins:
-            whole = series.whole(trajectory)[at - windows.reach : at + steps]
-            histories.append(whole.values[: windows.reach])
-            truths.append(whole.values[windows.reach :])
-            times.append(whole.time)
-        forecasts = windows.forecast(
-            lambda x: data.in_units(of_targets(x)) / windows.scale, np.stack(histories), np.stack(times), steps
-        )
-        values = np.concatenate([each.values for each in series.train])
-        low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
-        far = _FAR * (high - low)
-        outside = ~((forecasts > low - far) & (forecasts < high + far)).all(axis=2)
-        forecasts[np.maximum.accumulate(outside, axis=1)] = math.nan
-        return self._metrics(forecasts, np.stack(truths), np.stack(times)[:, windows.reach - 1 :], series), forecasts
+
+        def predict(x: np.ndarray) -> np.ndarray:
+            return data.in_units(of_targets(x)) / windows.scale
+
+        histories, times, truths = self._around(series)
+        forecasts = windows.forecast(predict, histories, times, truths.shape[1])
+        forecasts[_outside(forecasts, series)] = math.nan
+        found = self._metrics(forecasts, truths, times[:, windows.reach - 1 :], series)
+        if self.attractor_steps is None:
+            return found, {"forecast": forecasts}
+        long_term, runs = self.of_attractors._long_term(predict, series)
+        return found | long_term, {"forecast": forecasts, "attractor": runs}
+
+    def _around(self, series: SeriesParts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each forecast the values before it, (origins, reach, coordinates), the times of these and of the forecast,
+        (origins, reach + steps), and the true values, (origins, steps, coordinates)."""
+        (origins, steps), reach = self.origins(series), series.windows.reach
+        parts = [series.whole(trajectory)[at - reach : at + steps] for trajectory, at in origins]
+        values = np.stack([part.values for part in parts])
+        return values[:, :reach], np.stack([part.time for part in parts]), values[:, reach:]
+
+    def _long_term(self, predict: Predict, series: SeriesParts) -> tuple[dict[str, float], np.ndarray]:
+        """Statistics of these forecasts as of free runs, beside the test series of their trajectories, and the
+        forecasts.
+
+        A forecast that has left the range stays at the edge where it did, and has no Lyapunov exponent.
+        """
+        histories, times, truths = self._around(series)
+        runs, exponents = attractors.free_runs(series.windows, predict, histories, times, truths.shape[1])
+        outside, (low, high) = _outside(runs, series), _range(series)
+        for run, left in zip(runs, outside, strict=True):
+            if left.any():
+                run[left] = np.nan_to_num(run[left.argmax()], nan=np.inf).clip(low, high)
+        used = sorted({trajectory for trajectory, _ in self.origins(series)[0]})
+        scaled = series.windows.scaled
+        whole = [scaled(series.test[i].values) for i in used]
+        found = attractors.statistics(whole, scaled(truths), scaled(runs))
+        exponents[outside.any(axis=1)] = math.nan
+        return found | {"lyapunov_exponent": float(exponents.mean())}, runs
 
     def _metrics(
         self, forecasts: np.ndarray, truth: np.ndarray, time: np.ndarray, series: SeriesParts
@@ -86,6 +116,21 @@ class Rollout:
         return found
 
 
+def _range(series: SeriesParts) -> tuple[np.ndarray, np.ndarray]:
+    """The range of forecasts, (coordinates,) each."""
+    values = np.concatenate([each.values for each in series.train])
+    low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+    far = _FAR * (high - low)
+    return low - far, high + far
+
+
+def _outside(forecasts: np.ndarray, series: SeriesParts) -> np.ndarray:
+    """Whether forecasts, (origins, steps, coordinates), have left the range, (origins, steps)."""
+    low, high = _range(series)
+    outside = ~((forecasts > low) & (forecasts < high)).all(axis=2)
+    return np.asarray(np.maximum.accumulate(outside, axis=1))
+
+
 def explained(forecasts: np.ndarray, truth: np.ndarray, scale: np.ndarray) -> float:
     """The share of the truth's variance about each coordinate's mean that the forecasts explain, R², over all steps."""
     known = np.isfinite(truth).all(axis=2)
@@ -95,10 +140,11 @@ def explained(forecasts: np.ndarray, truth: np.ndarray, scale: np.ndarray) -> fl
     return float(1 - squares.sum() / spread) if spread > 0 else math.nan
 
 
-def names(data: Dataset) -> list[str]:
+def names(data: Dataset, rollout: Rollout) -> list[str]:
     """The names of the metrics of forecasts."""
     lyapunov = ["valid_lyapunov_times"] if data.series is not None and data.series.exponent else []
-    return ["smape", "r2", "nrmse", "cumulative_error", "valid_time", "left_range", *lyapunov]
+    long_term = [] if rollout.attractor_steps is None else attractors.NAMES
+    return ["smape", "r2", "nrmse", "cumulative_error", "valid_time", "left_range", *lyapunov, *long_term]
 
 
 COLUMNS = ("kernel", "origin", "series", "step", "time")

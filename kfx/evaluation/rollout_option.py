@@ -14,6 +14,9 @@ from kfx.evaluation.options import TestPointsOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kfx.data.windows import Trajectory
     from kfx.evaluation.scoring import Scoring
 
 
@@ -38,6 +41,13 @@ class RolloutOption(TestPointsOption):
     threshold: float = number(
         0.4, "> 0", "error, in standard deviations of the training series, at which the valid time of a forecast ends"
     )
+    attractor_steps: int | None = number(
+        None,
+        "whole >= 50",
+        "number of steps of free runs, one from each start, whose points, spectra and divergence are compared with the "
+        "test series'",
+        null="no long-term statistics",
+    )
 
     def forecast_steps(self) -> int | None:
         return self.horizon
@@ -45,13 +55,31 @@ class RolloutOption(TestPointsOption):
     def scoring(self, config: ConfigView) -> Scoring:
         from kfx.evaluation.rollout import Rollout
 
-        return replace(super().scoring(config), rollout=Rollout(self.starts, self.horizon, self.threshold))
+        rollout = Rollout(self.starts, self.horizon, self.threshold, self.attractor_steps)
+        return replace(super().scoring(config), rollout=rollout)
 
     def check(self, config: ConfigView) -> None:
         assert isinstance(config.dataset, SeriesData)
-        longest = max(len(each) for each in config.dataset.split()[1])
-        if self.horizon is not None and self.horizon > longest:
-            raise ConfigError(
-                f"evaluation.horizon={self.horizon}: only {longest} steps follow the training series; ask for fewer"
-            )
+        test = config.dataset.split()[1]
+        longest = max(map(len, test))
+        for key in ("horizon", "attractor_steps"):
+            steps = getattr(self, key)
+            if steps is not None and steps > longest:
+                raise ConfigError(
+                    f"evaluation.{key}={steps}: only {longest} steps follow the training series; ask for fewer"
+                )
+        if self.attractor_steps is not None:
+            self._require_regular(config.dataset, test)
         super().check(config)
+
+    def _require_regular(self, dataset: SeriesData, test: Sequence[Trajectory]) -> None:
+        """ConfigError where a spectrum has no meaning."""
+        import numpy as np
+
+        reason = "steps of even length" if dataset.elapsed or dataset.may_be_irregular() else ""
+        if any(np.isnan(each.values).any() for each in test):
+            reason = "test series without missing values; fill them"
+        if reason:
+            raise ConfigError(
+                f"evaluation.attractor_steps={self.attractor_steps}: spectra need {reason}, or leave it out"
+            )

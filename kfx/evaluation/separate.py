@@ -72,6 +72,7 @@ def _together(
     if scoring.rollout is not None:
         x = in_numpy(head[:size])
         each = [predictor(own, x, part.arrays["coefficients"]) for own, part in zip(kernels, parts, strict=True)]
-        forecast, found.arrays["forecast"] = scoring.rollout(side_by_side(each), data)
-        found.metrics |= forecast
+        metrics, arrays = scoring.rollout(side_by_side(each), data)
+        found.metrics |= metrics
+        found.arrays |= arrays
     return found

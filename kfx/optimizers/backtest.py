@@ -1,4 +1,5 @@
-"""The option `objective=backtest`: the error of forecasts within the training series."""
+"""The options `objective=backtest` and `objective=hausdorff`: how forecasts within the training series differ from
+it."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from kfx.objectives.options import ObjectiveOption
 
 if TYPE_CHECKING:
     from kfx.objectives import Objective
+    from kfx.optimizers.backtest_scores import Score
     from kfx.optimizers.loss import Evaluation, Loss
 
 
@@ -40,15 +42,34 @@ class BacktestOption(ObjectiveOption):
     )
 
     def build(self) -> Objective:
-        raise TypeError("objective=backtest is not a function of a Gram matrix: see own_loss")
+        raise TypeError(f"objective={self.name} is not a function of a Gram matrix: see own_loss")
 
     def own_loss(self, config: ConfigView) -> Callable[..., Loss]:
-        return partial(_loss, config)
+        return partial(_loss, config, self.score())
+
+    def score(self) -> Score:
+        """What forecasts are judged by."""
+        from kfx.optimizers.backtest_scores import ERROR
+
+        return ERROR
 
 
-def _loss(config: ConfigView, *arguments: object) -> Loss:
-    """A loss whose value is the error of a backtest with the best λ, whatever the batch; ρ is that of the batch."""
-    from kfx.data.backtest import Backtest
+@option(
+    "objective",
+    "hausdorff",
+    "Modified Hausdorff distance of forecasts within the training series from it (Jahagirdar et al. 2025, eq. 5), at "
+    "each kernel's best lambda",
+)
+class HausdorffOption(BacktestOption):
+    def score(self) -> Score:
+        from kfx.optimizers.backtest_scores import HAUSDORFF
+
+        return HAUSDORFF
+
+
+def _loss(config: ConfigView, score: Score, *arguments: object) -> Loss:
+    """A loss whose value is the score of a backtest with the best λ, whatever the batch; ρ is that of the batch."""
+    from kfx.data.choice import backtest_of
     from kfx.data.series_options import SeriesData
     from kfx.kernels.regularized import Regularized
     from kfx.numerics.arrays import Vector
@@ -61,7 +82,7 @@ def _loss(config: ConfigView, *arguments: object) -> Loss:
 
     assert isinstance(config.dataset, SeriesData)
     steps = config.evaluation.forecast_steps()
-    test = Backtest.of(config.dataset.windows(), config.dataset.split(Streams(config.seed)["data"])[0], steps)
+    test = backtest_of(config.dataset.windows(), config.dataset.split(Streams(config.seed)["data"])[0], steps)
     choices, known = config.regularization.left_out(config).values, dict[str, np.ndarray]()
 
     class BacktestLoss(Loss):
@@ -71,13 +92,13 @@ def _loss(config: ConfigView, *arguments: object) -> Loss:
             inner = kernel.kernel if isinstance(kernel, Regularized) else kernel
             key = repr(sorted(inner.parameters.items()))
             if key not in known:
-                known[key] = test.errors(inner, choices)
+                known[key] = test.errors(inner, choices, score.errors)
             best = int(known[key].argmin())
             found = replace(found, objective=float(known[key][best]))
             if not gradient or found.failed:
                 return found
             try:  # the best λ is a minimum, so that its own dependence on the parameters drops out
-                return replace(found, gradient=error_and_gradient(test, inner, choices[best])[1])
+                return replace(found, gradient=error_and_gradient(test, inner, choices[best], score)[1])
             except NumericalError as error:
                 return replace(found, events=(*found.events, error.event), detail=f"{kernel!r}: {error.detail}")
 

@@ -6,15 +6,17 @@ import numpy as np
 import scipy.linalg
 import torch
 
-from kfx.data.backtest import LEAST_ERROR, Backtest, mean_error, predictor
-from kfx.data.windows import smape
+from kfx.data.backtest import Backtest, predictor
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Vector
 from kfx.numerics.regularization import Regularization
+from kfx.optimizers.backtest_scores import ERROR, Score
 from kfx.outcomes import Event, NumericalError
 
 
-def error_and_gradient(test: Backtest, kernel: Kernel, regularization: Regularization) -> tuple[float, Vector]:
+def error_and_gradient(
+    test: Backtest, kernel: Kernel, regularization: Regularization, score: Score = ERROR
+) -> tuple[float, Vector]:
     """The error of a backtest, as `Backtest.errors` has it, and its gradient with respect to `kernel.flat`, (p,).
 
     A forecast is p(x_t) = Σ_j k(x_t, x_j) α_j with α = (Θ + λI)⁻¹Y of its block, and x_t holds earlier forecasts. The
@@ -56,11 +58,9 @@ def error_and_gradient(test: Backtest, kernel: Kernel, regularization: Regulariz
 
     each = np.repeat(alpha, steps, axis=0)  # (blocks · steps, n, coordinates): the coefficients at each visited point
     slopes = np.stack([pulled(each[:, :, c], inputs=True) for c in range(test.y.shape[1])], axis=1)
-    errors = smape(forecasts, test.truth)
-    to_errors = (error := float(mean_error(errors))) + LEAST_ERROR
-    to_forecasts = _slope(forecasts, test.truth) * (to_errors / blocks / (errors + LEAST_ERROR))[:, None, None]
+    error, to_forecasts = score.slope(forecasts, test)
     shape = blocks, steps, *slopes.shape[1:]
-    to_predictions = test.windows.backwards(to_forecasts, slopes.reshape(shape)).reshape(len(visited), -1)
+    to_predictions = test.windows.backwards(to_forecasts, forecasts, slopes.reshape(shape)).reshape(len(visited), -1)
     cross = np.einsum("mc,mnc->mn", to_predictions, each)
     between, own = kernel.gram(visited, test.x), np.zeros((n, n))
     for block, factor in enumerate(factors):
@@ -69,13 +69,3 @@ def error_and_gradient(test: Backtest, kernel: Kernel, regularization: Regulariz
         own[np.ix_(kept, kept)] -= scipy.linalg.cho_solve(factor, to_alpha) @ alpha[block, kept].T
     to_gram = regularization.pull(torch.from_numpy((own + own.T) / 2)).numpy()
     return error, pulled(cross, to_gram, inputs=False)
-
-
-def _slope(forecasts: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """∂smape/∂forecast, (…, steps, coordinates), as the arguments; 0 where the truth is missing."""
-    known = np.isfinite(truth)
-    total = np.abs(forecasts) + np.abs(truth)
-    with np.errstate(all="ignore"):
-        share = np.sign(forecasts - truth) / total - np.abs(forecasts - truth) * np.sign(forecasts) / total**2
-    share = np.where(known & (total > 0), share, 0.0)
-    return np.asarray(200 * share / known.sum(axis=(-2, -1), keepdims=True))

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from kfx.config.registry import described
 from kfx.outcomes import ConfigError, KfxError, RecordError
 from kfx.plots import (
+    attractors,
     calibration,
     conductivity,
     curve,
@@ -56,6 +57,7 @@ FIGURES: dict[str, Callable[[Run], Figure | None]] = {
     "forecast": forecast.beside_truth,
     "forecast_error": forecast.error_by_step,
     "attractor": forecast.attractor,
+    "long_term": attractors.long_term,
     "sample_size": trace.sample_size_over_iterations,
     "evaluation": evaluation.before_and_after,
     "calibration": calibration.reliability,

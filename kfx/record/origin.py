@@ -20,7 +20,7 @@ from kfx.version import __version__
 _METRICS, _CONFIG = "metrics.json", "config.yaml"
 _RESULTS = (
     *("environment.json", "trace.csv", "evaluation.csv", "held_out.csv", "predictions.csv", "predictions.npz"),
-    *("flow.csv", "follow.csv", "solution.npz", "flow-*.npz", "layers-*.bin", "parameters-*.npz"),
+    *("flow.csv", "follow.csv", "attractor.csv", "solution.npz", "flow-*.npz", "layers-*.bin", "parameters-*.npz"),
     *("forecasts.csv", "starts.csv", "kernel_check.csv", "draws.csv", "draws.npz", "targets.npy", "precision.json"),
 )
 _OTHERS = (

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _COMPARED = ("initial", "trained")
 """Kernels whose predictions are kept."""
+_FORECASTS = ("/forecast", "/attractor")
+"""Ends of the names of arrays that tables of forecasts are made of."""
 
 
 def evaluate_kernels(
@@ -82,20 +84,24 @@ def evaluate_kernels(
 
 
 def _write_forecasts(context: RunContext, record: Record, rollout: Rollout, regularization: float) -> None:
-    """Write `forecasts.csv`: each origin and step, by the initial and the trained kernel at the largest N_I and the
-    first λ."""
+    """Write `forecasts.csv`, and `attractor.csv` of free runs: each origin and step, by the initial and the trained
+    kernel at the largest N_I and the first λ."""
     from kfx.evaluation import rollout as of_series
 
     series = context.parts[0].series
     assert series is not None
-    rows: list[Document] = []
     size = max(context.config.evaluation.n_interpolation or [len(context.parts[0].x_train)])
-    for name in _COMPARED:
-        kept = record.evaluations.arrays(name)
-        if (found := kept.get(f"{name}/{size}/0/{regularization!r}/forecast")) is not None:
-            rows += of_series.rows(name, found, rollout, series)
     columns = [f"{kind}.{name}" for name in series.coordinates for kind in ("truth", "forecast")]
-    context.notes.table("forecasts.csv", [*of_series.COLUMNS, *columns], rows)
+    written = {"forecast": ("forecasts.csv", rollout)}
+    if rollout.attractor_steps is not None:
+        written["attractor"] = ("attractor.csv", rollout.of_attractors)
+    for kind, (file, of_kind) in written.items():
+        rows: list[Document] = []
+        for name in _COMPARED:
+            kept = record.evaluations.arrays(name)
+            if (found := kept.get(f"{name}/{size}/0/{regularization!r}/{kind}")) is not None:
+                rows += of_series.rows(name, found, of_kind, series)
+        context.notes.table(file, [*of_series.COLUMNS, *columns], rows)
 
 
 def _draw_subsets(
@@ -239,9 +245,10 @@ def _at_largest(results: Sequence[Result]) -> Result:
 
 
 def _keep(files: Evaluations, name: str, repeat: int, results: Sequence[Result], *, every: bool) -> None:
-    """Keep the arrays of results: `every` one, or else forecasts, from which `forecasts.csv` is made."""
+    """Keep the arrays of results: `every` one, or else forecasts, from which `forecasts.csv` and `attractor.csv` are
+    made."""
     arrays = {key: array for result in results for key, array in result.named(name, repeat).items()}
-    if kept := arrays if every else {key: array for key, array in arrays.items() if key.endswith("/forecast")}:
+    if kept := arrays if every else {key: array for key, array in arrays.items() if key.endswith(_FORECASTS)}:
         files.keep(kept)
 
 

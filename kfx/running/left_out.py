@@ -64,11 +64,11 @@ def _errors_of_candidates(
 
 def _errors_of_forecasts(context: RunContext, kernels: Sequence[Kernel], selection: Selection) -> Sequence[float]:
     """The error of forecasts within the training series with each λ. kernels: one, or one for each coordinate."""
-    from kfx.data.backtest import Backtest
+    from kfx.data.choice import backtest_of
 
     series = context.parts[0].series
     assert series is not None
-    test = Backtest.of(series.windows, series.train, context.config.evaluation.forecast_steps())
+    test = backtest_of(series.windows, series.train, context.config.evaluation.forecast_steps())
     own = [bare(kernel) for kernel in kernels]
     return list(test.errors(own if context.config.outputs.is_separate else own[0], selection.values))
 

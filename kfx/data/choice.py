@@ -1,0 +1,229 @@
+"""What the windows of a series see, their length, the kernel's length and λ, chosen by forecasts within the series."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from kfx.config.choices import BACKTESTED
+from kfx.data.backtest import BLOCKS, Backtest, Gram, mean_error, median_distance
+from kfx.data.differences import Differences
+from kfx.data.noise import has_noise
+from kfx.data.seasons import season_of
+from kfx.data.windows import Trajectory, Windows
+from kfx.numerics.regularization import Regularization
+from kfx.outcomes import DataError
+
+LAGS, LAGS_OF_SEVERAL = (2, 4, 8, 15, 30, 60, 100), (1, 2, 4, 8, 15, 30)
+"""Numbers of lags to choose from, of a series with one coordinate and of one with several."""
+FACTORS, FACTORS_OF_NOISE = (0.25, 0.5, 1.0, 2.0, 4.0), (1.0, 2.0, 4.0)
+"""Lengths to choose from, in units of the median distance of two windows."""
+VALUES, VALUES_OF_NOISE = BACKTESTED, (1e-6, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+"""Values of λ to choose from, in units of the kernel's mean variance."""
+MEMBERS = 10
+"""The number of the best settings of which a forecast is the median."""
+_ORIGINS, _LONG = 10, 400
+"""Rolling origins, of a series of at most so many steps; `BLOCKS` of a longer one."""
+FAR = 2.0
+"""A setting is refused if a forecast is farther from the middle of the series' range than this many times half of
+it."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Windows, fitted to the series, the length of a kernel, None for one without, and λ.
+
+    error: the geometric mean over blocks of `errors`, (blocks,), those of `forecasts`, (blocks, steps, coordinates).
+    """
+
+    windows: Windows
+    length: float | None
+    regularization: Regularization
+    error: float
+    errors: np.ndarray
+    forecasts: np.ndarray
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings in the order of their errors, the best first. test: a backtest with some of their windows; all have its
+    blocks."""
+
+    settings: tuple[Setting, ...]
+    test: Backtest
+
+    @property
+    def best(self) -> Setting:
+        return self.settings[0]
+
+    def residuals(self, of_logarithms: bool = False, count: int = MEMBERS) -> np.ndarray:
+        """Truth − forecast of each block, or of their logarithms, (blocks, steps, coordinates), by the median of the
+        `count` settings that are best on the other blocks: the errors of those that are best on this one too would be
+        too small."""
+        errors = np.stack([each.errors for each in self.settings])
+        truth, found = self.test.truth, []
+        blocks = len(truth)
+        for block in range(blocks):
+            others = errors[:, np.arange(blocks) != block] if blocks > 1 else errors
+            best = np.argsort(mean_error(others.T, self.test.least), kind="stable")[:count]
+            forecasts = np.stack([self.settings[i].forecasts[block] for i in best])
+            found.append(np.median(forecasts, axis=0))
+        if of_logarithms:
+            return np.log(truth) - np.log(np.stack(found))
+        return truth - np.stack(found)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a choice is made of: windows, and a kernel for each length, None for a kernel without one.
+
+    candidates: for λ; None for the usual ones. steps: of a block, see `Backtest.of`. noisy: None for what `has_noise`
+    finds.
+    """
+
+    windows: Sequence[Windows]
+    kernel_of: Callable[[float | None], Gram]
+    has_length: bool
+    candidates: Sequence[Regularization] | None = None
+    steps: int | None = None
+    noisy: bool | None = None
+
+
+def choose(train: Sequence[Trajectory], asked: Asked) -> Choice:
+    """Order windows with each of some lengths and values of λ by the errors of their forecasts.
+
+    Of a series without noise windows without differences forecast blocks from what is before and after them. Of one
+    with noise all windows forecast from rolling origins, and the lengths and λ are those for noise. DataError if no
+    windows fit the series.
+    """
+    some, noisy = asked.windows[0], asked.noisy
+    noisy = has_noise(train, some.stride, some.elapsed) if noisy is None else noisy
+    plain = [each for each in asked.windows if each.differences == Differences()]
+    plain = [each for each in plain if each.is_increment] or plain
+    tests = _tests(train, asked.windows if noisy else plain or asked.windows, asked.steps, rolling=noisy)
+    usual = VALUES_OF_NOISE if noisy else VALUES
+    candidates = asked.candidates or [Regularization(value, "centered") for value in usual]
+    settings: list[Setting] = []
+    for test in tests:
+        unit = median_distance(test.x)
+        for factor in (FACTORS_OF_NOISE if noisy else FACTORS) if asked.has_length else (math.nan,):
+            length = unit * factor if asked.has_length else None
+            settings += _settings(test, asked.kernel_of(length), length, candidates)
+    if not settings:
+        raise DataError("no λ of those asked for gives a forecast; take larger ones")
+    middle, reach = (tests[0].high + tests[0].low) / 2, FAR * (tests[0].high - tests[0].low) / 2
+    near = [each for each in settings if (np.abs(each.forecasts - middle) <= reach).all()]
+    return Choice(tuple(sorted(near or settings, key=lambda each: each.error)), tests[0])
+
+
+def backtest_of(windows: Windows, train: Sequence[Trajectory], steps: int | None) -> Backtest:
+    """The backtest by which a kernel on these windows is judged, as `choose` judges several. steps: see
+    `Backtest.of`."""
+    noisy = has_noise(train, windows.stride, windows.elapsed)
+    return _tests(train, [windows], steps, rolling=noisy)[0]
+
+
+def _tests(
+    train: Sequence[Trajectory], offered: Sequence[Windows], steps: int | None, *, rolling: bool
+) -> list[Backtest]:
+    """A backtest with each of the windows that fit the series, all of the same blocks; DataError if none does."""
+    problem: DataError | None = None
+    blocks = _ORIGINS if rolling and max(map(len, train)) <= _LONG else BLOCKS
+    for longest in sorted({windows.reach for windows in offered}, reverse=True):
+        some = [windows for windows in offered if windows.reach <= longest]
+        try:
+            return [Backtest.of(each, train, steps, blocks, before=longest, rolling=rolling) for each in some]
+        except DataError as error:
+            problem = error  # that of the smallest window
+    raise problem or DataError("no windows are offered")
+
+
+def _settings(
+    test: Backtest, kernel: Gram, length: float | None, candidates: Sequence[Regularization]
+) -> list[Setting]:
+    """A setting with each λ whose system is positive definite."""
+    forecasts = test.tried(kernel, candidates)
+    errors = test.of_blocks(forecasts)
+    means = mean_error(errors, test.least)
+    return [
+        Setting(test.windows, length, candidate, float(means[i]), errors[:, i], forecasts[:, i])
+        for i, candidate in enumerate(candidates)
+        if not np.isnan(forecasts[:, i]).all()
+    ]
+
+
+@dataclass(frozen=True)
+class Offered:
+    """The windows to choose from; None for what is to be chosen.
+
+    season: the steps of a season, 1 for none; None for `season_of` the longest series.
+    """
+
+    lags: int | None = None
+    stride: int = 1
+    horizon: int = 1
+    is_increment: bool | None = None
+    elapsed: bool = False
+    differences: tuple[int, ...] | None = None
+    logarithm: bool | None = None
+    season: int | None = None
+
+    def windows(self, train: Sequence[Trajectory], test: Sequence[Trajectory] = ()) -> list[Windows]:
+        """Of each number of lags those of the values first, then of the differences over a step and a season, and of
+        the same of the logarithms, if the series are positive."""
+        longest = max(train, key=len)
+        season = self.season or season_of(longest)
+        found = []
+        for logarithm, steps in product(self._logarithms(train), self._steps(season)):
+            for is_increment in (True, False) if self.is_increment is None else (self.is_increment,):
+                if steps == (1,) and is_increment and self.is_increment is None:
+                    continue  # a change of changes
+                form = self.stride, self.horizon, is_increment, self.elapsed
+                differences = Differences(logarithm, steps)
+                found += [Windows(lags, *form, differences=differences) for lags in self._lags(train, test, season)]
+        return found
+
+    def _logarithms(self, train: Sequence[Trajectory]) -> tuple[bool, ...]:
+        if self.logarithm is not None:
+            return (self.logarithm,)
+        is_positive = not self.elapsed and all((each.values > 0).all() for each in train)
+        return (False, True) if is_positive else (False,)
+
+    def _steps(self, season: int) -> list[tuple[int, ...]]:
+        if self.differences is not None:
+            return [self.differences]
+        if self.elapsed:
+            return [()]
+        return [(), (1,), *([(season,)] if season > 1 else [])]
+
+    def _lags(self, train: Sequence[Trajectory], test: Sequence[Trajectory], season: int) -> list[int]:
+        """Windows of less than a quarter of the longest training series, of which at least one lies in the longest test
+        series, if there are any."""
+        if self.lags is not None:
+            return [self.lags]
+        of_season = {season, 2 * season} if season > 1 else set()
+        usual = LAGS if train[0].values.shape[1] == 1 else LAGS_OF_SEVERAL
+        others = {lags for lags in usual if all(max(lags / own, own / lags) >= 1.5 for own in of_season)}
+        most = max(map(len, train)) / 4
+        if test:
+            most = min(most, max(map(len, test)) - self.horizon + self.stride)
+        return [lags for lags in sorted(others | of_season) if lags * self.stride < most] or [1]
+
+
+def kernel_with_length(kernel: Any) -> Callable[[float | None], Gram]:
+    """The function that builds the kernel of an option with a length; with None as it is."""
+
+    def of(length: float | None) -> Gram:
+        made = copy(kernel)
+        if length is not None:
+            setattr(made, made.length, length)
+        built: Gram = made.build(None)
+        return built
+
+    return of

@@ -1,0 +1,73 @@
+"""Deviations and intervals of forecasts by step, from the errors of forecasts within the series."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kfx.data.choice import Choice
+
+
+@dataclass(frozen=True)
+class Deviations:
+    """The deviations of forecasts at some steps, between which they are interpolated.
+
+    Split conformal prediction takes a quantile of such errors; since there are few, it is Student's, with one degree of
+    freedom fewer than there are blocks.
+    steps: (k,), from 1, rising. values: (k, coordinates), deviations of the errors of logarithms if `is_relative`.
+    blocks: the number of forecasts within the series.
+    """
+
+    steps: tuple[int, ...]
+    values: np.ndarray
+    is_relative: bool
+    blocks: int
+
+    @classmethod
+    def of(cls, choice: Choice) -> Deviations:
+        """Those of a choice's median forecast; relative where its best setting sees logarithms."""
+        is_relative = choice.best.windows.differences.logarithm
+        squares = np.nanmean(choice.residuals(is_relative) ** 2, axis=0)
+        steps = sorted(
+            {*np.geomspace(1, len(squares), int(2 * np.log2(len(squares))) + 1).round().astype(int).tolist()}
+        )
+        near = [squares[int(step / 1.25) : int(np.ceil(1.25 * step))].mean(axis=0) for step in steps]
+        values = np.sqrt(np.maximum.accumulate(np.stack(near), axis=0))
+        return cls(tuple(steps), values, is_relative, len(choice.test.truth))
+
+    @classmethod
+    def recorded(cls, found: Mapping[str, Any]) -> Deviations:
+        """Those of `as_record`."""
+        return cls(tuple(found["steps"]), np.array(found["values"]), found["relative"], found["blocks"])
+
+    def as_record(self) -> dict[str, Any]:
+        """As a config has them."""
+        values = [[float(f"{value:.6g}") for value in row] for row in self.values]
+        return {"steps": list(self.steps), "values": values, "relative": self.is_relative, "blocks": self.blocks}
+
+    def around(self, forecast: np.ndarray) -> np.ndarray:
+        """The deviation of each step of a forecast, (…, steps, coordinates), in its units."""
+        return self._at(forecast.shape[-2]) * (np.abs(forecast) if self.is_relative else np.ones_like(forecast))
+
+    def interval(self, forecast: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Where each value lies with probability `level`, low and high, (…, steps, coordinates)."""
+        from scipy.special import stdtrit
+
+        width = self._at(forecast.shape[-2]) * stdtrit(max(self.blocks - 1, 1), (1 + level) / 2)
+        if self.is_relative:
+            return forecast * np.exp(-width), forecast * np.exp(width)
+        return forecast - width, forecast + width
+
+    def _at(self, steps: int) -> np.ndarray:
+        """(steps, coordinates). Beyond the last known step they grow with the power of the last few, at most 1."""
+        known, asked = np.log(self.steps), np.log(np.arange(1, steps + 1))
+        logs = np.log(np.maximum(self.values, 1e-300))
+        inside = np.stack([np.interp(asked, known, own) for own in logs.T], axis=1)
+        earlier = max(len(known) - 3, 0)
+        span = known[-1] - known[earlier]
+        power = ((logs[-1] - logs[earlier]) / span).clip(0, 1) if span > 0 else np.full(logs.shape[1], 0.5)
+        beyond = (asked - known[-1]).clip(0)[:, None] * power
+        return np.asarray(np.exp(inside + beyond) * np.sqrt(1 + 1 / self.blocks))

@@ -1,0 +1,85 @@
+"""What a person gives a forecaster: arrays, frames with a column of times, several series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kfx.data.cells import PLAIN
+from kfx.data.times import Dates, read
+from kfx.data.windows import Trajectory
+from kfx.outcomes import DataError
+
+_TIMES = ("time", "date", "datetime", "timestamp", "ds")
+"""Columns of a frame that are times, whatever the case."""
+
+
+def trajectories(series: Any) -> list[Trajectory]:
+    """Series, (T,) or (T, coordinates) each, an array, a frame, or a list of them.
+
+    A frame's times are its column of that name, or its index of dates; of an array they are 0, 1, 2, … Raises
+    ValueError for what is no series of numbers, DataError for times that cannot be read or do not rise.
+    """
+    several = isinstance(series, (list, tuple)) and len(series) > 0 and np.ndim(series[0]) > 0
+    found = [_trajectory(each) for each in (series if several else [series])]
+    if len({each.values.shape[1] for each in found}) > 1:
+        raise ValueError("the series have different numbers of coordinates")
+    return found
+
+
+def names_of(series: Any) -> list[str]:
+    """The columns of a frame, or of the first of several, that are coordinates; none of arrays."""
+    first = series[0] if isinstance(series, (list, tuple)) and len(series) > 0 else series
+    return [str(name) for name in getattr(first, "columns", ()) if not _is_time(name)]
+
+
+def is_flat(series: Any) -> bool:
+    """Whether forecasts are (steps,): the series, or the first of several, is (T,)."""
+    first = series[0] if isinstance(series, (list, tuple)) and np.ndim(series[0]) else series
+    return np.ndim(first) == 1
+
+
+def _trajectory(given: Any) -> Trajectory:
+    columns = getattr(given, "columns", None)
+    times = [name for name in columns if _is_time(name)] if columns is not None else []
+    if len(times) > 1:
+        raise ValueError(f"a frame has several columns of times: {', '.join(map(str, times))}; keep one")
+    rest = [name for name in columns if name not in times] if columns is not None else []
+    part = given[rest] if times else given
+    part = part.to_numpy() if hasattr(part, "to_numpy") else part
+    try:
+        values = np.ma.filled(np.ma.array(part, dtype=np.float64, copy=True), np.nan)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a series holds what is no number: {error}") from error
+    values = values[:, None] if values.ndim == 1 else values
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"a series has shape {values.shape}; expected (T,) or (T, coordinates)")
+    if np.isinf(values).any():
+        raise ValueError("a series holds a value that is infinite")
+    time, dates = _times(given, times)
+    return Trajectory(np.arange(len(values), dtype=float) if time is None else time, values, dates=dates)
+
+
+def _is_time(name: object) -> bool:
+    return str(name).lower() in _TIMES
+
+
+def _times(given: Any, names: Sequence[Any]) -> tuple[np.ndarray | None, Dates | None]:
+    """The times of a frame's rows, (T,), and their dates, if it has some."""
+    import pandas as pd
+
+    index = getattr(given, "index", None)
+    if names:
+        column = pd.Series(np.asarray(given[names[0]]))
+    elif isinstance(index, (pd.DatetimeIndex, pd.PeriodIndex)):
+        column = pd.Series(index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index)
+    else:
+        return None, None
+    found = read(column.reset_index(drop=True), PLAIN, None, np.zeros(len(column), dtype=int))
+    dates = found if isinstance(found, Dates) else None
+    time = found.days() if isinstance(found, Dates) else found
+    if (np.diff(time) <= 0).any():
+        raise DataError(f"the times of a series do not rise: {names[0] if names else 'its index'}")
+    return time, dates

@@ -1,0 +1,61 @@
+"""Forecasts by the median of several kernels on windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kfx.data.backtest import predictor
+from kfx.data.windows import Predict, Trajectory, Windows
+from kfx.evaluation.systems import InMemory
+from kfx.kernels.base import Kernel
+from kfx.numerics.arrays import as_tensor, in_numpy
+from kfx.numerics.regularization import Regularization
+
+
+@dataclass(frozen=True)
+class Member:
+    """Windows, fitted to a series, and the prediction of their targets."""
+
+    windows: Windows
+    predict: Predict
+
+
+def solved(windows: Windows, kernel: Kernel, regularization: Regularization, train: Sequence[Trajectory]) -> Member:
+    """The member with these settings, from all windows of the series. NumericalError if that fails."""
+    windows = windows.fitted(train)
+    cut = [windows.cut(each)[:2] for each in train if len(each) > windows.reach]
+    x, y = (np.concatenate(kind) for kind in zip(*cut, strict=True))
+    found = InMemory(kernel, as_tensor(x)).interpolant(regularization, as_tensor(y))
+    return Member(windows, predictor(kernel, x, in_numpy(found.alpha)))
+
+
+_FAR = 5.0
+"""A member's forecast does not count where it is farther from the middle of what is known than this many times half of
+its range, unless most are."""
+
+
+def forecast(
+    members: Sequence[Member], known: Sequence[np.ndarray], times: Sequence[np.ndarray], steps: int
+) -> np.ndarray:
+    """The median of the members' forecasts, (m, steps, coordinates).
+
+    known: the values before each of m origins, (T, coordinates) each, of which missing ones are forecast first. times:
+    theirs and those of the steps, (T + steps,) each. DataError for too few values, or too many missing ones.
+    """
+    each = []
+    for member in members:
+        windows, pairs = member.windows, list(zip(known, times, strict=True))
+        histories = np.stack([windows.history(member.predict, values, time) for values, time in pairs])
+        ahead = np.stack([time[len(values) - windows.reach :] for values, time in pairs])
+        with np.errstate(all="ignore"):
+            each.append(windows.forecast(member.predict, histories, ahead, steps))
+    found = np.stack(each)
+    if len(members) == 1:
+        return found[0]
+    low, high = (np.stack([of(values, axis=0) for values in known])[:, None] for of in (np.nanmin, np.nanmax))
+    is_far = ~(np.abs(found - (low + high) / 2) <= _FAR / 2 * (high - low))
+    found[is_far & ~(is_far.mean(axis=0) > 0.5)] = np.nan
+    return np.asarray(np.nanmedian(np.where(is_far.mean(axis=0) > 0.5, np.nan_to_num(found), found), axis=0))
