@@ -18,6 +18,7 @@ import pandas as pd
 from forecast_rivals import RIVALS, Forecast
 from forecast_rows import Task, table
 from series_sets import filled
+from table_page import ENOUGH
 
 from kfx import KernelFlowForecaster, KernelFlowRegressor
 from kfx.data.backtest import predictor
@@ -183,13 +184,15 @@ def measured(name: str, system: str, method: str, points: int) -> dict[str, obje
 
 
 def errors(name: str, points: int, kept_back: bool | None = None) -> pd.DataFrame:
-    """The sMAPE of each method on the systems that all methods have: systems × methods.
+    """The sMAPE of each method on the systems that all methods have: systems × methods. Methods with few rows are left
+    out.
 
-    kept_back: those that are kept back, or those that are not; None for all.
+    kept_back: the systems that are kept back, or those that are not; None for all.
     """
     rows = table(name, COLUMNS).query("points == @points")
     rows = rows if kept_back is None else rows[rows["system"].map(is_kept_back) == kept_back]
-    return rows.pivot_table(index="system", columns="method", values="smape").dropna()
+    found = rows.pivot_table(index="system", columns="method", values="smape")
+    return found.loc[:, found.count() >= ENOUGH * found.count().max()].dropna()
 
 
 def summary(name: str, points: int, kept_back: bool | None = None) -> pd.DataFrame:
@@ -200,7 +203,7 @@ def summary(name: str, points: int, kept_back: bool | None = None) -> pd.DataFra
     columns = {"median sMAPE": found.median(), "mean sMAPE": found.mean(), "mean rank": found.rank(axis=1).mean()}
     if "kfx" in found:
         columns["kfx is better on"] = found.gt(found["kfx"], axis=0).sum()
-    if each["valid"].count().ge(len(found)).all():
+    if each["valid"].count()[found.columns].ge(len(found)).all():
         columns["valid time"] = each["valid"].mean().reindex(found.columns)
     columns["seconds"] = each["seconds"].mean().reindex(found.columns)
     return pd.DataFrame(columns).sort_values("mean rank")
