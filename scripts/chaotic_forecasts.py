@@ -21,7 +21,7 @@ from series_sets import filled
 from table_page import ENOUGH
 
 from kfx import KernelFlowForecaster, KernelFlowRegressor
-from kfx.data.backtest import predictor
+from kfx.data.backtest import Predictor
 from kfx.data.files import cache_folder
 from kfx.data.series import gilpin, gilpin_systems
 from kfx.data.windows import Trajectory, Windows, smape
@@ -78,7 +78,7 @@ def whole_rollout(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
     x, y, _ = windows.cut(series)
     kernel = RBF(2 * float(np.median(np.linalg.norm(x[::7, None] - x[None, ::7], axis=2))))
     solved = np.linalg.solve(kernel.gram(x) + 1e-10 * np.eye(len(x)), y)
-    predict = predictor(kernel, x, solved)
+    predict = Predictor(kernel, x, solved)
     forecast = windows.forecast(predict, known[None, -windows.reach :, None], np.zeros((1, 10**4)), steps)
     return forecast[0, :, 0], windows.lags
 

@@ -16,7 +16,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.spatial.distance import cdist, pdist
 
 from kfx.data.backtest import MOST_ERROR, mean_error
-from kfx.data.choice import FAR, backtest_of
+from kfx.data.choice import FAR, backtest_of, steps_that_tell
 from kfx.data.differences import Differences
 from kfx.data.windows import Trajectory, Windows, smape
 
@@ -67,20 +67,25 @@ def short_enough(settings: Sequence[Setting], reach: Callable[[Setting], int], k
 
 
 def backtested(grid: Grid, known: np.ndarray, steps: int) -> np.ndarray:
-    """The errors of kfx's backtest: of its blocks, from what it sees for each. What it refuses comes last."""
+    """The errors of kfx's backtest: over the steps of its blocks that tell, from what it sees for each. What it refuses
+    comes last."""
     fit, settings, penalties, reach = grid
     longest = max(max(map(reach, settings)), 1)
     test = backtest_of(Windows(longest), [series(known)], steps)
     starts, size = test.time[:, longest].astype(int), test.truth.shape[1]
     seen = [[known[:at]] if test.is_rolling else [known[:at], known[at + size :]] for at in starts]
-    middle, far = (test.high + test.low) / 2, FAR * (test.high - test.low) / 2
-    errors = []
-    for setting in settings:
-        pairs = zip(starts, seen, strict=True)
-        found = np.stack([fit(setting, penalties, stretches)(known[:at], size) for at, stretches in pairs])
-        is_near = (np.abs(found - middle) <= far).all(axis=(0, 2, 3))
-        errors.append(mean_error(test.of_blocks(found), test.least) + np.where(is_near, 0, MOST_ERROR))
-    return np.stack(errors)
+    found = np.concatenate(  # (settings · penalties, blocks, steps, coordinates)
+        [
+            np.stack([fit(setting, penalties, own)(known[:at], size) for at, own in zip(starts, seen, strict=True)], 1)
+            for setting in settings
+        ]
+    )
+    first = found[:, :, : steps_that_tell(list(found), test)].swapaxes(0, 1)
+    errors = mean_error(test.of_blocks(first), test.least)
+    if test.is_rolling:
+        middle, far = (test.high + test.low) / 2, FAR * (test.high - test.low) / 2
+        errors += np.where((np.abs(found - middle) <= far).all(axis=(1, 2, 3)), 0, MOST_ERROR)
+    return errors.reshape(len(settings), len(penalties))
 
 
 def held_out(grid: Grid, known: np.ndarray, steps: int) -> np.ndarray:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -268,3 +271,54 @@ def test_free_runs_that_have_no_meaning_are_refused(kfx, words, expected):
     code, _, err = kfx("run", *FEW, *LONG, "dataset.n_train=400", "dataset.n_test=300", "dataset.lags=1", *words)
     assert code == 2
     assert expected in err
+
+
+# ---- the comparison with HMKF
+
+
+@pytest.fixture(scope="module")
+def script():
+    path = Path(__file__).parent.parent / "scripts/compare_attractors.py"
+    spec = importlib.util.spec_from_file_location("compare_attractors", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_rows_compare_forecasts_from_test_points_with_the_test_part(script):
+    t = np.arange(3500) * 2 * np.pi / 100.3
+    series = np.stack([3 + np.sin(t), 5 * np.cos(t)], axis=1)
+    z = (series - series[:1200].mean(axis=0)) / series[:1200].std(axis=0)
+    known = script.row("circle", "the known points", series)
+    squares = cdist(z[1200::2], z[:1200:2], "sqeuclidean")
+    expected = (squares.min(axis=0).mean() + squares.min(axis=1).mean()) / 2
+    assert known["short.modified_hausdorff"] == pytest.approx(expected)
+    assert known["free.hausdorff"] == pytest.approx(directed_hausdorff(z[1200:], z[:1200])[0], rel=0.2)
+    found = script.row("circle", "nothing chosen", series)
+    runs = script.runs_of(script.nothing_chosen(series[:1200]), series)
+    assert runs["short"].shape == (40, 50, 2)
+    np.testing.assert_allclose(runs["short"][0], series[1201:1251], atol=0.05)
+    np.testing.assert_allclose(runs["short"][-1, 0], series[-1], atol=0.5)  # half a step on
+    assert found["short.modified_hausdorff"] < 0.01
+    assert found["free.spectral_distance"] < 0.1
+    assert set(found) == set(script.COLUMNS)
+
+
+def test_published_rows_are_those_in_scope(script, tmp_path):
+    lines = [
+        "System,Status,HD,Active,REG,Time",
+        "Lorenz,SUCCESS,0.02,3,0.3,125.2",
+        "IkedaDelay,EXPLODED,64.4,20,0.1,206",
+    ]
+    (tmp_path / "results.csv").write_text("\n".join(lines))
+    (row,) = script.published(tmp_path / "results.csv")
+    assert row["system"] == "Lorenz"
+    assert row["short.modified_hausdorff"] == 0.02
+    assert row["seconds"] == 125.2
+
+
+def test_the_page_s_table_has_a_line_for_each_method(script):
+    lines = script.as_markdown().splitlines()
+    assert len(lines) == 2 + script.table()["method"].nunique()
+    theirs = next(line for line in lines if line.startswith("| HMKF, published |"))
+    assert theirs.split(" | ")[1:5] == ["130", "0.323", "0.323", "0"]

@@ -19,7 +19,8 @@ from sklearn.metrics import r2_score
 
 from kfx import KernelFlowForecaster, load_run
 from kfx.data import dynamics
-from kfx.data.backtest import Backtest, choose, predictor
+from kfx.data.backtest import Backtest, Predictor
+from kfx.data.choice import Asked, choose
 from kfx.data.windows import Trajectory, Windows, smape
 from kfx.evaluation.rollout import explained
 from kfx.experiment.compose import load
@@ -118,7 +119,7 @@ def test_a_forecast_is_the_steps_of_scikit_learns_ridge_regression_one_after_the
 def test_rows_against_fixed_points_are_those_of_the_gram_matrix(kernel):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(4, 6)) + 30, rng.normal(size=(50, 6)) + 30
-    np.testing.assert_allclose(predictor(kernel, y, np.eye(50))(x), kernel.gram(x, y), rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(Predictor(kernel, y, np.eye(50))(x), kernel.gram(x, y), rtol=1e-11, atol=1e-12)
 
 
 def test_smape_is_the_benchmarks():
@@ -145,8 +146,9 @@ def test_backtest_errors_are_those_of_separate_fits_and_forecasts():
             outside = np.array([not {*range(end - 4, end + 1)} & {*range(at, at + 20)} for end in ends])
             ridge = KernelRidge(alpha=shift, kernel="rbf", gamma=1 / 8).fit(x[outside], y[outside])
             history, time = series.values[None, at - 4 : at], series.time[None, at - 4 : at + 20]
-            each.append(smape(windows.forecast(ridge.predict, history, time, 20)[0], series.values[at : at + 20]))
-        assert error == pytest.approx(np.exp(np.mean(np.log(np.array(each) + 0.1))) - 0.1, rel=1e-4)
+            errors = np.abs(windows.forecast(ridge.predict, history, time, 20)[0] - series.values[at : at + 20])
+            each += [(errors / series.values.std(axis=0))[:h].mean() for h in range(1, 21)]
+        assert error == pytest.approx(np.exp(np.mean(np.log(np.array(each) + 1e-3))) - 1e-3, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +177,9 @@ def test_the_choice_is_the_smallest_error_of_all():
         return RBF(length)
 
     candidates = [Regularization(10.0**k, "absolute") for k in (-8, -4, -1)]
-    found = choose([series], [Windows(4), Windows(8)], kernel_of, True, candidates, 20)
+    found = choose([series], Asked([Windows(4), Windows(8)], kernel_of, True, candidates, 20)).best
     for lags in (4, 8):
-        test = Backtest.of(Windows(lags), [series], 20)
+        test = Backtest.of(Windows(lags), [series], 20, before=8)
         seen[lags] = min(test.errors(RBF(found.length), [found.regularization]))
     assert seen[found.windows.lags] == pytest.approx(found.error)
     assert found.error == pytest.approx(min(seen.values()), rel=1e-6)
@@ -441,7 +443,7 @@ def test_a_run_goes_on_from_the_last_rows_of_a_file(kfx, in_folder):
     as_file("short.csv", whole[:3])
     code, _, err = kfx("predict", "r", "short.csv")
     assert code != 0
-    assert "short.csv: its last 4 values must be there, a window of the run" in err
+    assert "short.csv: a forecast goes on from 4 values; got 3" in err
     code, _, err = kfx("predict", "r", "now.csv", "--steps", "0")
     assert code == 2
     assert "--steps 0: expected a whole number >= 1" in err

@@ -41,7 +41,7 @@ _SMALLER = (
 METRICS: dict[str, Metric] = {
     **dict.fromkeys(_LARGER, Metric("larger")),
     **dict.fromkeys(_SMALLER, Metric("smaller")),
-    "coverage_95": Metric(0.95),
+    **dict.fromkeys(("coverage_95", "forecast_coverage_95"), Metric(0.95)),
     **dict.fromkeys(
         ("effective_regularization", "mean_posterior_variance", "centres", "lyapunov_exponent"), Metric(None)
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -22,7 +23,7 @@ from kfx.outcomes import DataError
 
 BLOCKS = 5
 """Number of forecasts of a backtest."""
-_MOST_STEPS, _MOST_POINTS = 200, 2000
+_MOST_STEPS, _MOST_STEPS_WITH_NOISE, _MOST_POINTS = 200, 50, 2000
 _LEAST_ERROR = 1e-3
 """In standard deviations of a series: errors of that size say nothing, or those of its mean change where it has
 noise."""
@@ -63,6 +64,7 @@ class Backtest:
     truth: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    mean: np.ndarray
     spread: np.ndarray
     least: float
     is_rolling: bool
@@ -80,14 +82,14 @@ class Backtest:
     ) -> Backtest:
         """Spread the blocks over the longest series.
 
-        steps: of a block; None for a fifth of the series, at most 200. before: at least so many values before a block
-        are whole. rolling: a block is forecast from what is before it alone, and lies in the last half. Of a series
-        with more than 2000 steps the last 2000 are used. DataError if a series is too short.
+        steps: of a block; None for a fifth of the series, at most 200, or 50 from rolling origins. before: at least so
+        many values before a block are whole. rolling: a block is forecast from what is before it alone, and lies in the
+        last half. Of a series with more than 2000 steps the last 2000 are used. DataError if a series is too short.
         """
         series = [each[-_MOST_POINTS:] for each in train]
         longest = max(range(len(series)), key=lambda i: len(series[i]))
         whole, reach = series[longest], windows.reach
-        steps = min(steps or _MOST_STEPS, len(whole) // 5)
+        steps = min(steps or (_MOST_STEPS_WITH_NOISE if rolling else _MOST_STEPS), len(whole) // 5)
         before = max(before, reach)
         first = max(before, int((0.5 if rolling else 0.15) * len(whole)))
         if steps < 1 or first + steps > len(whole) or len(whole) < 2 * reach + steps + 2:
@@ -117,10 +119,12 @@ class Backtest:
             raise DataError(f"fewer than two windows of {reach} steps lie before a block; take fewer lags")
         history, time = (np.stack([getattr(part, key) for _, part in parts]) for key in ("values", "time"))
         values = np.concatenate([each.values for each in series])
-        low, high, spread = (of(values, axis=0) for of in (np.nanmin, np.nanmax, np.nanstd))
+        low, high, mean, spread = (of(values, axis=0) for of in (np.nanmin, np.nanmax, np.nanmean, np.nanstd))
         change = np.concatenate([np.abs(np.diff(each.values, axis=0)) for each in series])
         least = float((np.nanmean(change, axis=0) / spread).mean()) if rolling else _LEAST_ERROR
-        return cls(fitted, x, y, kept, history[:, :reach], time, history[:, reach:], low, high, spread, least, rolling)
+        return cls(
+            fitted, x, y, kept, history[:, :reach], time, history[:, reach:], low, high, mean, spread, least, rolling
+        )
 
     def errors(
         self,
@@ -143,7 +147,8 @@ class Backtest:
         forecasts: (blocks, …, steps, coordinates). Errors above `MOST_ERROR` count as it; steps whose truth is missing
         are left out.
         """
-        truth = self.truth.reshape(len(self.truth), *[1] * (forecasts.ndim - 3), *self.truth.shape[1:])
+        truth = self.truth[:, : forecasts.shape[-2]]
+        truth = truth.reshape(len(truth), *[1] * (forecasts.ndim - 3), *truth.shape[1:])
         with np.errstate(all="ignore"):
             found = np.fmin(np.abs(forecasts - truth) / self.spread, MOST_ERROR)  # which NaN becomes too
         known = np.isfinite(truth)
@@ -213,7 +218,7 @@ class Backtest:
         sets, n, coordinates)."""
         blocks, sets = coefficients.shape[:2]
         flat = coefficients.reshape(-1, *self.y.shape)
-        predict = side_by_side([predictor(kernel, self.x, flat[..., at]) for kernel, at in self._columns(kernels)])
+        predict = side_by_side([Predictor(kernel, self.x, flat[..., at]) for kernel, at in self._columns(kernels)])
         history, time = (np.repeat(each, sets, axis=0) for each in (self.history, self.time))
         with np.errstate(all="ignore"):
             found = self.windows.forecast(predict, history, time, self.truth.shape[1])
@@ -231,17 +236,30 @@ _LEAST = 1e-15
 _FARTHEST = 1e6
 
 
-def predictor(kernel: Gram, x: np.ndarray, coefficients: np.ndarray) -> Predict:
+@dataclass(frozen=True)
+class Predictor:
     """The prediction from interpolation points x, (n, features), for each of m forecasts with its own coefficients,
     (m, n, coordinates), or with one set for all, (n, coordinates)."""
-    cross = kernel.against(x) if isinstance(kernel, Against) else lambda points: kernel.gram(points, x)
 
-    def predict(points: np.ndarray) -> np.ndarray:
+    kernel: Gram
+    x: np.ndarray
+    coefficients: np.ndarray
+
+    @cached_property
+    def _cross(self) -> Callable[[np.ndarray], np.ndarray]:
+        if isinstance(self.kernel, Against):
+            return self.kernel.against(self.x)
+        return lambda points: self.kernel.gram(points, self.x)
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
         # a forecast that has left every range stays there
-        rows = cross(np.nan_to_num(points, nan=_FARTHEST).clip(-_FARTHEST, _FARTHEST))
-        return rows @ coefficients if coefficients.ndim == 2 else np.einsum("mn,mnc->mc", rows, coefficients)
+        rows = self._cross(np.nan_to_num(points, nan=_FARTHEST).clip(-_FARTHEST, _FARTHEST))
+        if self.coefficients.ndim == 2:
+            return rows @ self.coefficients
+        return np.asarray(np.einsum("mn,mnc->mc", rows, self.coefficients))
 
-    return predict
+    def __getstate__(self) -> dict[str, object]:
+        return {key: value for key, value in self.__dict__.items() if key != "_cross"}
 
 
 def side_by_side(predicts: Sequence[Predict]) -> Predict:

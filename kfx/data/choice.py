@@ -30,9 +30,11 @@ MEMBERS = 10
 """The number of the best settings of which a forecast is the median."""
 _ORIGINS, _LONG = 10, 400
 """Rolling origins, of a series of at most so many steps; `BLOCKS` of a longer one."""
+_CLEARLY, _LEAST_STEPS = 0.6, 8
+"""A forecast whose mean error so far is below this share of that of the series' mean sees something."""
 FAR = 2.0
-"""A setting is refused if a forecast is farther from the middle of the series' range than this many times half of
-it."""
+"""With noise a setting is refused if a forecast is farther from the middle of the series' range than this many times
+half of it."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,24 @@ class Setting:
 
 @dataclass(frozen=True)
 class Choice:
-    """Settings in the order of their errors, the best first. test: a backtest with some of their windows; all have its
-    blocks."""
+    """Settings in the order of their errors, the best first.
+
+    test: a backtest with some of their windows; all have its blocks. steps: the number of first steps that are judged.
+    """
 
     settings: tuple[Setting, ...]
     test: Backtest
+    steps: int
 
     @property
     def best(self) -> Setting:
         return self.settings[0]
+
+    @property
+    def error_of_values(self) -> float | None:
+        """The least error of windows without differences and logarithms, None without such windows."""
+        errors = (each.error for each in self.settings if each.windows.differences == Differences())
+        return min(errors, default=None)
 
     def residuals(self, of_logarithms: bool = False, count: int = MEMBERS) -> np.ndarray:
         """Truth − forecast of each block, or of their logarithms, (blocks, steps, coordinates), by the median of the
@@ -98,28 +109,29 @@ class Asked:
 def choose(train: Sequence[Trajectory], asked: Asked) -> Choice:
     """Order windows with each of some lengths and values of λ by the errors of their forecasts.
 
-    Of a series without noise windows without differences forecast blocks from what is before and after them. Of one
-    with noise all windows forecast from rolling origins, and the lengths and λ are those for noise. DataError if no
-    windows fit the series.
+    Blocks of a series without noise are forecast from what is before and after them, those of one with noise from
+    rolling origins, and the lengths and λ are those for noise. DataError if no windows fit the series.
     """
     some, noisy = asked.windows[0], asked.noisy
     noisy = has_noise(train, some.stride, some.elapsed) if noisy is None else noisy
-    plain = [each for each in asked.windows if each.differences == Differences()]
-    plain = [each for each in plain if each.is_increment] or plain
-    tests = _tests(train, asked.windows if noisy else plain or asked.windows, asked.steps, rolling=noisy)
+    tests = _tests(train, asked.windows, asked.steps, rolling=noisy)
     usual = VALUES_OF_NOISE if noisy else VALUES
     candidates = asked.candidates or [Regularization(value, "centered") for value in usual]
-    settings: list[Setting] = []
+    found: list[tuple[Windows, float | None, Regularization, np.ndarray]] = []
     for test in tests:
         unit = median_distance(test.x)
         for factor in (FACTORS_OF_NOISE if noisy else FACTORS) if asked.has_length else (math.nan,):
             length = unit * factor if asked.has_length else None
-            settings += _settings(test, asked.kernel_of(length), length, candidates)
+            forecasts = test.tried(asked.kernel_of(length), candidates)
+            each = ((test.windows, length, value, forecasts[:, i]) for i, value in enumerate(candidates))
+            found += [one for one in each if not np.isnan(one[3]).all()]
+    steps = steps_that_tell([one[3] for one in found], tests[0])
+    settings = [_setting(*one, steps, tests[0]) for one in found]
     if not settings:
         raise DataError("no λ of those asked for gives a forecast; take larger ones")
     middle, reach = (tests[0].high + tests[0].low) / 2, FAR * (tests[0].high - tests[0].low) / 2
-    near = [each for each in settings if (np.abs(each.forecasts - middle) <= reach).all()]
-    return Choice(tuple(sorted(near or settings, key=lambda each: each.error)), tests[0])
+    near = [each for each in settings if not noisy or (np.abs(each.forecasts - middle) <= reach).all()]
+    return Choice(tuple(sorted(near or settings, key=lambda each: each.error)), tests[0], steps)
 
 
 def backtest_of(windows: Windows, train: Sequence[Trajectory], steps: int | None) -> Backtest:
@@ -134,28 +146,41 @@ def _tests(
 ) -> list[Backtest]:
     """A backtest with each of the windows that fit the series, all of the same blocks; DataError if none does."""
     problem: DataError | None = None
+    fitting: list[Windows] = []
     blocks = _ORIGINS if rolling and max(map(len, train)) <= _LONG else BLOCKS
-    for longest in sorted({windows.reach for windows in offered}, reverse=True):
-        some = [windows for windows in offered if windows.reach <= longest]
+    for windows in offered:
+        try:
+            Backtest.of(windows, train, steps, blocks, rolling=rolling)
+            fitting.append(windows)
+        except DataError as error:
+            problem = problem or error  # that of the smallest window
+    for longest in sorted({windows.reach for windows in fitting}, reverse=True):
+        some = [windows for windows in fitting if windows.reach <= longest]
         try:
             return [Backtest.of(each, train, steps, blocks, before=longest, rolling=rolling) for each in some]
-        except DataError as error:
-            problem = error  # that of the smallest window
+        except DataError:
+            continue  # no block has so many whole values before it
     raise problem or DataError("no windows are offered")
 
 
-def _settings(
-    test: Backtest, kernel: Gram, length: float | None, candidates: Sequence[Regularization]
-) -> list[Setting]:
-    """A setting with each λ whose system is positive definite."""
-    forecasts = test.tried(kernel, candidates)
-    errors = test.of_blocks(forecasts)
-    means = mean_error(errors, test.least)
-    return [
-        Setting(test.windows, length, candidate, float(means[i]), errors[:, i], forecasts[:, i])
-        for i, candidate in enumerate(candidates)
-        if not np.isnan(forecasts[:, i]).all()
-    ]
+def steps_that_tell(forecasts: Sequence[np.ndarray], test: Backtest) -> int:
+    """The number of first steps by whose errors settings are judged: up to which some setting is clearly better than
+    the mean of the series, and at least 8. Later errors are as large for all. forecasts: (blocks, steps,
+    coordinates)."""
+    steps = test.truth.shape[1]
+    if not forecasts:
+        return steps
+    mean = np.broadcast_to(test.mean, test.truth.shape)
+    best = np.min([test.so_far(each).mean(axis=0) for each in forecasts], axis=0)
+    tells = best < _CLEARLY * test.so_far(mean).mean(axis=0)
+    return min(max(int(np.flatnonzero(tells)[-1]) + 1 if tells.any() else 0, _LEAST_STEPS), steps)
+
+
+def _setting(
+    windows: Windows, length: float | None, value: Regularization, forecasts: np.ndarray, steps: int, test: Backtest
+) -> Setting:
+    errors = test.of_blocks(forecasts[:, :steps])
+    return Setting(windows, length, value, float(mean_error(errors, test.least)), errors, forecasts)
 
 
 @dataclass(frozen=True)
@@ -175,13 +200,14 @@ class Offered:
     season: int | None = None
 
     def windows(self, train: Sequence[Trajectory], test: Sequence[Trajectory] = ()) -> list[Windows]:
-        """Of each number of lags those of the values first, then of the differences over a step and a season, and of
-        the same of the logarithms, if the series are positive."""
-        longest = max(train, key=len)
-        season = self.season or season_of(longest)
+        """Of each number of lags those of the values first, then, of series with noise, of the differences over a step
+        and a season, and of the same of the logarithms, if the series are positive."""
+        noisy = has_noise(train, self.stride, self.elapsed)
+        season = (self.season or season_of(max(train, key=len))) if noisy else 1
         found = []
-        for logarithm, steps in product(self._logarithms(train), self._steps(season)):
-            for is_increment in (True, False) if self.is_increment is None else (self.is_increment,):
+        for logarithm, steps in product(self._logarithms(train, noisy), self._steps(season, noisy)):
+            usual = (True, False) if noisy else (True,)
+            for is_increment in usual if self.is_increment is None else (self.is_increment,):
                 if steps == (1,) and is_increment and self.is_increment is None:
                     continue  # a change of changes
                 form = self.stride, self.horizon, is_increment, self.elapsed
@@ -189,16 +215,16 @@ class Offered:
                 found += [Windows(lags, *form, differences=differences) for lags in self._lags(train, test, season)]
         return found
 
-    def _logarithms(self, train: Sequence[Trajectory]) -> tuple[bool, ...]:
+    def _logarithms(self, train: Sequence[Trajectory], noisy: bool) -> tuple[bool, ...]:
         if self.logarithm is not None:
             return (self.logarithm,)
-        is_positive = not self.elapsed and all((each.values > 0).all() for each in train)
+        is_positive = noisy and not self.elapsed and all((each.values > 0).all() for each in train)
         return (False, True) if is_positive else (False,)
 
-    def _steps(self, season: int) -> list[tuple[int, ...]]:
+    def _steps(self, season: int, noisy: bool) -> list[tuple[int, ...]]:
         if self.differences is not None:
             return [self.differences]
-        if self.elapsed:
+        if self.elapsed or not noisy:
             return [()]
         return [(), (1,), *([(season,)] if season > 1 else [])]
 

@@ -160,6 +160,14 @@ class DatasetOption(Option, DatasetPart):
         """What was chosen of its settings, for people."""
         return self.name
 
+    def judged_steps(self, asked: int | None) -> int | None:
+        """Of a series: the number of steps of forecasts by which kernels are compared."""
+        return asked
+
+    def backtest_in_words(self) -> str:
+        """By which errors of forecasts it was chosen, for people; empty without forecasts."""
+        return ""
+
     def test_size(self) -> int | None:
         """The number of test points that the config asks for; None for all."""
         return self.n_test

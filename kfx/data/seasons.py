@@ -38,7 +38,9 @@ def _of_autocorrelation(values: np.ndarray) -> int:
     with np.errstate(all="ignore"):
         logarithms = np.log(values)
     changes = np.diff(values if not (values > 0).all() else logarithms, axis=0)
-    changes = np.nan_to_num(changes - np.nanmean(changes, axis=0))
+    there = np.isfinite(changes)
+    mean = np.where(there, changes, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+    changes = np.where(there, changes - mean, 0.0)
     most = len(changes) // 3
     if most < 3 or not changes.any(axis=0).all():
         return 1

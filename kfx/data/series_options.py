@@ -95,8 +95,8 @@ class SeriesData(DatasetOption, abc.ABC):
     deviations: Several = ranged(
         None,
         "deviations by step",
-        lambda v: isinstance(v, dict) and set(v) == {"steps", "values", "relative", "blocks"},
-        "deviations of forecasts, from errors of that backtest",
+        lambda v: isinstance(v, dict) and set(v) == {*("steps", "values", "relative", "blocks"), *_ERRORS},
+        "deviations of forecasts by step, from errors of that backtest, and the error by which settings are chosen",
         null="what that backtest finds",
     )
     elapsed: bool = flag(False, "the times from a window's values to its target are features too, for irregular series")
@@ -185,20 +185,35 @@ class SeriesData(DatasetOption, abc.ABC):
         if self.lags is not None and not wants_length:
             usual = {"target": INCREMENT, "differences": [], "logarithm": False, "others": []}
             return changes | {key: value for key, value in usual.items() if getattr(self, key) is None}
-        choice = self._choice = self._chosen(config, kernel, wants_length)
         from kfx.data.choice import MEMBERS
         from kfx.data.deviations import Deviations
 
+        choice = self._choice = self._chosen(config, kernel, wants_length)
         own, *others = choice.settings[: self.members or (MEMBERS if choice.test.is_rolling else 1)]
         changes |= {key: value for key, value in _recorded(own).items() if key in _MEMBER[:4]}
-        return changes | {
-            "others": [_recorded(each) for each in others],
-            "deviations": Deviations.of(choice).as_record(),
-        }
+        errors = dict(zip(_ERRORS, (own.error, choice.error_of_values, choice.steps), strict=True))
+        deviations = Deviations.of(choice).as_record() | errors
+        return changes | {"others": [_recorded(each) for each in others], "deviations": deviations}
 
     def in_words(self) -> str:
         stride = f" of stride {self.stride}" if self.stride > 1 else ""
-        return f"{self.lags} lag{'s' if self.lags != 1 else ''}{stride}"
+        seen = self.windows().differences
+        of = f", {seen}" if seen.steps or seen.logarithm else ""
+        others = f"; the forecast is the median with {len(self.others)} other settings" if self.others else ""
+        return f"{self.lags} lag{'s' if self.lags != 1 else ''}{stride}{of}{others}"
+
+    def judged_steps(self, asked: int | None) -> int | None:
+        """The number of steps of the forecasts within the series by which kernels are compared; `asked`, those of the
+        evaluation, where there was no choice."""
+        return asked if self.deviations is None else int(self.deviations["judged_steps"])
+
+    def backtest_in_words(self) -> str:
+        """The error of the chosen setting, and that of the best one without differences and logarithms."""
+        if self.deviations is None:
+            return ""
+        best, plain = self.deviations["error"], self.deviations["error_of_values"]
+        beside = "" if plain is None or plain == best else f"; of values as they are {plain:.3g}"
+        return f"error {best:.3g} standard deviations in {self.deviations['blocks']} forecasts{beside}"
 
     def usual_length(self) -> float | None:
         choice: Choice | None = getattr(self, "_choice", None)
@@ -231,6 +246,7 @@ class SeriesData(DatasetOption, abc.ABC):
         return Offered(*own, differences, self.logarithm, self.season)
 
 
+_ERRORS: tuple[str, ...] = ("error", "error_of_values", "judged_steps")
 _MEMBER: tuple[str, ...] = ("lags", "target", "differences", "logarithm", "length", "regularization", "scale")
 
 
@@ -258,7 +274,7 @@ def _usable(
         try:
             if starts is not None:
                 SeriesParts(windows, tuple(train), tuple(test), ()).origins(starts, horizon)
-            if len(offered) > 1:
+            if len({each.lags for each in offered}) > 1:
                 _require_windows(windows, test)
             found.append(windows)
         except DataError as error:

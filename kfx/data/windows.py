@@ -146,17 +146,21 @@ class Windows:
         reach, count = self.reach, len(values)
         if count < reach:
             raise DataError(f"a forecast goes on from {reach} values; got {count}")
-        whole = np.isfinite(values).all(axis=1)
-        runs = np.convolve(whole, np.ones(reach, dtype=int), "valid") == reach  # of the windows that start at each step
-        if not runs[: count - reach + 1].any():
-            raise DataError(f"no {reach} values after one another are whole, which a forecast goes on from; fill some")
-        start = int(np.flatnonzero(runs)[-1]) + reach
+        if not (whole := self.whole(values)).any():
+            raise DataError(f"no {reach} values after one another are there, which a forecast goes on from; fill some")
+        start = int(np.flatnonzero(whole)[-1]) + reach
         values = values.copy()
         for at in range(start, count):
             past = slice(at - reach, at)
             found = self.forecast(predict, values[None, past], time[None, at - reach : at + 1], 1)[0, 0]
             values[at] = np.where(np.isfinite(values[at]), values[at], found)
         return values[-reach:]
+
+    def whole(self, values: np.ndarray) -> np.ndarray:
+        """Whether the `reach` values from each step on are all there, (max(T − reach + 1, 0),). values: (T,
+        coordinates)."""
+        there = np.concatenate([[0], np.isfinite(values).all(axis=1).cumsum()])
+        return np.asarray(there[self.reach :] - there[: max(len(there) - self.reach, 0)] == self.reach)
 
     def backwards(self, to_forecasts: np.ndarray, forecasts: np.ndarray, slopes: np.ndarray) -> np.ndarray:
         """Return the derivatives with respect to the predictions of `forecast`, (m, steps, coordinates), given those
@@ -190,6 +194,11 @@ class SeriesParts:
     coordinates: tuple[str, ...]
     exponent: float | None = None
 
+    @property
+    def spread(self) -> np.ndarray:
+        """The standard deviation of the training series' values, (coordinates,)."""
+        return np.asarray(np.nanstd(np.concatenate([each.values for each in self.train]), axis=0))
+
     def origins(self, starts: int, horizon: int | None) -> tuple[list[tuple[int, int]], int]:
         """(trajectory, first step of the forecast, counted from the start of its training series) of at most `starts`
         forecasts, the first of each trajectory at the end of its training series, and the number of steps of each.
@@ -211,11 +220,11 @@ class SeriesParts:
         each = max(starts // len(fitting), 1)
         found = [(i, at) for i in fitting for at in sorted({*np.linspace(0, most[i], each).astype(int).tolist()})]
         placed = [(i, len(self.train[i]) + at) for i, at in found[:starts]]
-        good = [(i, at) for i, at in placed if np.isfinite(self.whole(i).values[at - reach : at]).all()]
+        good = [(i, at) for i, at in placed if self.windows.whole(self.whole(i).values[:at]).any()]
         if not good:
             raise DataError(
-                f"no forecast can start: the {reach} values before each origin hold a missing one; cut off rows at the "
-                "end, fill them, or take fewer dataset.lags"
+                f"no forecast can start: no {reach} values after one another before an origin are there; fill some, or "
+                "take fewer dataset.lags"
             )
         return good, horizon
 

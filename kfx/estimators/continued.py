@@ -15,6 +15,8 @@ from kfx.data.series_options import OwnSeriesOption
 from kfx.data.times import DAY, Dates, Step, sizes
 from kfx.data.windows import SeriesParts, Trajectory
 from kfx.estimators.recorded import Model
+from kfx.evaluation.ensemble import forecast, with_others
+from kfx.evaluation.rollout_option import other_members
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
@@ -24,12 +26,12 @@ _USUAL_STEPS = 100
 
 
 def forecast_onwards(model: Model, path: Path, steps: int | None) -> pd.DataFrame:
-    """Forecast `steps` values after the last row of each series in a file: `series`, `step`, `time` and a column for
-    each coordinate.
+    """Forecast `steps` values after the last row of each series in a file: `series`, `step`, `time`, a column for
+    each coordinate, and `low` and `high`, the ends of the interval of 95 %, of several coordinates each `low.<name>`.
 
     The file has the columns of the run's own series, or a column for each coordinate of a system. steps: None for 100.
     Times go on as those of the run, and are written as the file writes them. DataError for a file that cannot be read,
-    or a series whose last values, a window of the run, are too few, miss one, or have other steps than the run's.
+    or a series with fewer values in a row than a window of the run needs, or other steps than the run's.
     """
     import pandas as pd
 
@@ -41,20 +43,25 @@ def forecast_onwards(model: Model, path: Path, steps: int | None) -> pd.DataFram
     else:
         found, _ = read(changes(path), Rows(parts.coordinates))
     step = _step(dataset, parts)
+    others, deviations = other_members(model.config)
+
+    def predicted(x: np.ndarray) -> np.ndarray:
+        return np.asarray(model.predictor(x)[0] / windows.scale)
+
+    members = with_others(windows, predicted, others, parts.train)
     tables = []
     for number, series in enumerate(found):
         where = f"{path}" + (f", series {series.name or number}" if len(found) > 1 else "")
-        last = series[-windows.reach :]
-        if len(last) < windows.reach or not np.isfinite(last.values).all():
-            raise DataError(f"{where}: its last {windows.reach} values must be there, a window of the run")
         time, written = _onwards(series[-max(windows.reach, 2) :], step, count, where)
-        time = np.concatenate([last.time, time])
-
-        def predicted(x: np.ndarray) -> np.ndarray:
-            return np.asarray(model.predictor(x)[0] / windows.scale)
-
-        values = windows.forecast(predicted, last.values[None], time[None], count)[0]
+        try:
+            values = forecast(members, [series.values], [np.concatenate([series.time, time])], count)[0]
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from error
         table = pd.DataFrame(values, columns=list(parts.coordinates))
+        if deviations is not None:
+            for end, ends in zip(("low", "high"), deviations.interval(values), strict=True):
+                for name, own in zip(parts.coordinates, ends.T, strict=True):
+                    table[f"{end}.{name}" if len(parts.coordinates) > 1 else end] = own
         table.insert(0, "time", written)
         table.insert(0, "step", np.arange(1, count + 1))
         table.insert(0, "series", series.name or number)

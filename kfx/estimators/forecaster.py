@@ -233,11 +233,13 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         offered: Sequence[Windows],
         of: Any,
         has_length: bool,
-        noisy: bool | None = None,
+        like: Choice | None = None,
     ) -> Choice:
+        """The choice; with `like` judged by the forecasts of that one."""
         given = None if self.regularization is None else [Regularization(float(self.regularization), "centered")]
+        noisy, steps = (None, self.steps) if like is None else (like.test.is_rolling, like.steps)
         with exclusively():
-            return choose(train, Asked(offered, of, has_length, given, self.steps, noisy))
+            return choose(train, Asked(offered, of, has_length, given, steps, noisy))
 
     def _trained(self, choice: Choice, train: Sequence[Trajectory], kernel: Any) -> tuple[Choice, Any]:
         """The choice and its kernel, or those with the trained one at its own λ if its backtest has the smaller
@@ -256,7 +258,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             targets="as_given",
             random_state=self.random_state,
         ).fit(x, y)
-        found = self._chosen(train, [best.windows], lambda length: model.kernel_, False, choice.test.is_rolling)
+        found = self._chosen(train, [best.windows], lambda length: model.kernel_, False, choice)
         if found.best.error >= best.error:
             return choice, kernel
         return replace(choice, settings=(found.best, *choice.settings[1:])), model.kernel_

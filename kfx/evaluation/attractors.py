@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kfx.data.windows import Predict, Windows
+from kfx.data.windows import Predict, SeriesParts
 from kfx.numerics.point_sets import delay_of, hausdorff, in_state_space, modified_hausdorff
 
 BINS, PSEUDO_COUNT, MOST_BINNED = 30, 1e-5, 3
@@ -88,7 +88,7 @@ NAMES = ("hausdorff", "modified_hausdorff", "state_space_divergence", "spectral_
 
 
 def free_runs(
-    windows: Windows, predict: Predict, history: np.ndarray, time: np.ndarray, steps: int
+    series: SeriesParts, predict: Predict, history: np.ndarray, time: np.ndarray, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Forecasts of m origins, (m, steps, coordinates), and the largest Lyapunov exponent of each, (m,), per unit of
     time; arguments as of `Windows.forecast`.
@@ -97,10 +97,10 @@ def free_runs(
     is drawn back to that distance after each window (Benettin et al. 1980). The first fifth is left out, in which the
     difference turns to the direction that grows most. It is the fitted map's: nothing is estimated from the points.
     """
-    m, reach = history.shape[:2]
+    (m, reach), windows, spread = history.shape[:2], series.windows, series.spread
     away = np.random.default_rng(0).normal(size=history.shape[1:])
     away *= _SHIFT / np.linalg.norm(away)
-    pairs, times = np.concatenate([history, history + windows.scale * away]), np.concatenate([time, time])
+    pairs, times = np.concatenate([history, history + spread * away]), np.concatenate([time, time])
     runs, growth, used = [], np.zeros(m), 0.0
     with np.errstate(all="ignore"):
         for at in range(0, steps, reach):
@@ -109,7 +109,7 @@ def free_runs(
             runs.append(found[:m])
             pairs = np.concatenate([pairs, found], axis=1)[:, -reach:]
             apart = pairs[m:] - pairs[:m]
-            size = np.sqrt(np.square(apart / windows.scale).sum(axis=(1, 2)))
+            size = np.sqrt(np.square(apart / spread).sum(axis=(1, 2)))
             pairs[m:] = pairs[:m] + apart * (_SHIFT / size)[:, None, None]
             if at >= steps // 5:
                 growth += np.log(size / _SHIFT)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kfx.data.backtest import predictor
+from kfx.data.backtest import Predictor
 from kfx.data.windows import Predict, Trajectory, Windows
 from kfx.evaluation.systems import InMemory
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import as_tensor, in_numpy
 from kfx.numerics.regularization import Regularization
+from kfx.outcomes import DataError
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,18 @@ def solved(windows: Windows, kernel: Kernel, regularization: Regularization, tra
     cut = [windows.cut(each)[:2] for each in train if len(each) > windows.reach]
     x, y = (np.concatenate(kind) for kind in zip(*cut, strict=True))
     found = InMemory(kernel, as_tensor(x)).interpolant(regularization, as_tensor(y))
-    return Member(windows, predictor(kernel, x, in_numpy(found.alpha)))
+    return Member(windows, Predictor(kernel, x, in_numpy(found.alpha)))
+
+
+Other = tuple[Windows, Kernel, Regularization]
+"""What a member is solved from."""
+
+
+def with_others(
+    windows: Windows, predict: Predict, others: Sequence[Other], train: Sequence[Trajectory]
+) -> list[Member]:
+    """The member with fitted windows and its prediction, and the others, solved from all windows of the series."""
+    return [Member(windows, predict), *(solved(*other, train) for other in others)]
 
 
 _FAR = 5.0
@@ -43,19 +55,27 @@ def forecast(
     """The median of the members' forecasts, (m, steps, coordinates).
 
     known: the values before each of m origins, (T, coordinates) each, of which missing ones are forecast first. times:
-    theirs and those of the steps, (T + steps,) each. DataError for too few values, or too many missing ones.
+    theirs and those of the steps, (T + steps,) each. DataError for too few values, or too many missing ones, for the
+    first member; others are then left out.
     """
-    each = []
-    for member in members:
-        windows, pairs = member.windows, list(zip(known, times, strict=True))
-        histories = np.stack([windows.history(member.predict, values, time) for values, time in pairs])
-        ahead = np.stack([time[len(values) - windows.reach :] for values, time in pairs])
-        with np.errstate(all="ignore"):
-            each.append(windows.forecast(member.predict, histories, ahead, steps))
+    each = [_of_member(members[0], known, times, steps)]
+    for member in members[1:]:
+        try:
+            each.append(_of_member(member, known, times, steps))
+        except DataError:
+            continue
     found = np.stack(each)
-    if len(members) == 1:
+    if len(each) == 1:
         return found[0]
     low, high = (np.stack([of(values, axis=0) for values in known])[:, None] for of in (np.nanmin, np.nanmax))
     is_far = ~(np.abs(found - (low + high) / 2) <= _FAR / 2 * (high - low))
     found[is_far & ~(is_far.mean(axis=0) > 0.5)] = np.nan
     return np.asarray(np.nanmedian(np.where(is_far.mean(axis=0) > 0.5, np.nan_to_num(found), found), axis=0))
+
+
+def _of_member(member: Member, known: Sequence[np.ndarray], times: Sequence[np.ndarray], steps: int) -> np.ndarray:
+    windows, pairs = member.windows, list(zip(known, times, strict=True))
+    histories = np.stack([windows.history(member.predict, values, time) for values, time in pairs])
+    ahead = np.stack([time[len(values) - windows.reach :] for values, time in pairs])
+    with np.errstate(all="ignore"):
+        return windows.forecast(member.predict, histories, ahead, steps)

@@ -209,10 +209,10 @@ class Forecasts:
         return rollout.names(data, self.rollout)
 
     def __call__(self, case: Case) -> Found:
-        from kfx.data.backtest import predictor
+        from kfx.data.backtest import Predictor
 
         points = in_numpy(case.of.tensors[0][case.of.head[: case.size]])
-        of_windows = predictor(case.of.kernel, points, in_numpy(case.interpolant.alpha))
+        of_windows = Predictor(case.of.kernel, points, in_numpy(case.interpolant.alpha))
         return self.rollout(of_windows, case.of.data)
 
 

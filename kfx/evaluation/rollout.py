@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kfx.data.dataset import Dataset
+from kfx.data.deviations import Deviations
 from kfx.data.windows import Predict, SeriesParts, smape
 from kfx.evaluation import attractors
+from kfx.evaluation.ensemble import Other, forecast, with_others
 
 _FAR = 10.0
 """A forecast has left the range where it is farther from that of the training series than this many of its widths."""
@@ -21,13 +24,16 @@ class Rollout:
 
     starts: their number. horizon: steps of each, or None for as many as the test series have, or half of that for
     several starts. threshold: the error at which the valid time ends. attractor_steps: of the forecasts from which
-    long-term statistics come; None for none.
+    long-term statistics come; None for none. others: a forecast is the median of theirs and the kernel's own.
+    deviations: of the forecasts' errors.
     """
 
     starts: int
     horizon: int | None
     threshold: float
     attractor_steps: int | None = None
+    others: Sequence[Other] = ()
+    deviations: Deviations | None = None
 
     def origins(self, series: SeriesParts) -> tuple[list[tuple[int, int]], int]:
         """(trajectory, first step) of each forecast, and the number of steps of each."""
@@ -36,7 +42,7 @@ class Rollout:
     @property
     def of_attractors(self) -> Rollout:
         """The forecasts from which long-term statistics come."""
-        return replace(self, horizon=self.attractor_steps, attractor_steps=None)
+        return replace(self, horizon=self.attractor_steps, attractor_steps=None, others=(), deviations=None)
 
     def __call__(self, of_targets: Predict, data: Dataset) -> tuple[dict[str, float], dict[str, np.ndarray]]:
         """The metrics, and the forecasts, (origins, steps, coordinates); NaN from where one has left the range.
@@ -50,10 +56,17 @@ class Rollout:
         def predict(x: np.ndarray) -> np.ndarray:
             return data.in_units(of_targets(x)) / windows.scale
 
-        histories, times, truths = self._around(series)
-        forecasts = windows.forecast(predict, histories, times, truths.shape[1])
+        origins, steps = self.origins(series)
+        wholes = [(series.whole(trajectory), at) for trajectory, at in origins]
+        known, truths = (
+            [whole.values[:at] for whole, at in wholes],
+            [whole.values[at : at + steps] for whole, at in wholes],
+        )
+        times = [whole.time[: at + steps] for whole, at in wholes]
+        members = with_others(windows, predict, self.others, series.train)
+        forecasts = forecast(members, known, times, steps)
         forecasts[_outside(forecasts, series)] = math.nan
-        found = self._metrics(forecasts, truths, times[:, windows.reach - 1 :], series)
+        found = self._metrics(forecasts, np.stack(truths), np.stack([time[-steps - 1 :] for time in times]), series)
         if self.attractor_steps is None:
             return found, {"forecast": forecasts}
         long_term, runs = self.of_attractors._long_term(predict, series)
@@ -74,15 +87,14 @@ class Rollout:
         A forecast that has left the range stays at the edge where it did, and has no Lyapunov exponent.
         """
         histories, times, truths = self._around(series)
-        runs, exponents = attractors.free_runs(series.windows, predict, histories, times, truths.shape[1])
+        runs, exponents = attractors.free_runs(series, predict, histories, times, truths.shape[1])
         outside, (low, high) = _outside(runs, series), _range(series)
         for run, left in zip(runs, outside, strict=True):
             if left.any():
                 run[left] = np.nan_to_num(run[left.argmax()], nan=np.inf).clip(low, high)
         used = sorted({trajectory for trajectory, _ in self.origins(series)[0]})
-        scaled = series.windows.scaled
-        whole = [scaled(series.test[i].values) for i in used]
-        found = attractors.statistics(whole, scaled(truths), scaled(runs))
+        unit = series.spread
+        found = attractors.statistics([series.test[i].values / unit for i in used], truths / unit, runs / unit)
         exponents[outside.any(axis=1)] = math.nan
         return found | {"lyapunov_exponent": float(exponents.mean())}, runs
 
@@ -97,7 +109,8 @@ class Rollout:
         missing are left out. time: (origins, 1 + steps), from the last known value on.
         """
         known = np.isfinite(truth).all(axis=2)
-        error = np.sqrt(np.mean(np.square((forecasts - truth) / series.windows.scale), axis=2))
+        spread = series.spread
+        error = np.sqrt(np.mean(np.square((forecasts - truth) / spread), axis=2))
         error = np.where(np.isnan(error), 2.0, error)
         is_wrong = known & (error > self.threshold)
         first = np.where(is_wrong.any(axis=1), is_wrong.argmax(axis=1), error.shape[1])
@@ -105,12 +118,16 @@ class Rollout:
         largest = np.maximum.accumulate(np.where(known, error, 0.0), axis=1)
         found = {
             "smape": float(smape(forecasts, truth).mean()),
-            "r2": explained(forecasts, truth, series.windows.scale),
+            "r2": explained(forecasts, truth, spread),
             "nrmse": float(np.sqrt(np.mean(error**2, axis=1, where=known)).mean()),
             "cumulative_error": float(largest.mean()),
             "valid_time": float(np.median(valid)),
             "left_range": float(np.isnan(forecasts).any(axis=(1, 2)).mean()),
         }
+        if self.deviations is not None:
+            low, high = self.deviations.interval(forecasts)
+            inside = (truth >= low) & (truth <= high)
+            found["forecast_coverage_95"] = float(inside[np.isfinite(truth)].mean())
         if series.exponent:
             found["valid_lyapunov_times"] = found["valid_time"] * series.exponent
         return found
@@ -142,28 +159,33 @@ def explained(forecasts: np.ndarray, truth: np.ndarray, scale: np.ndarray) -> fl
 
 def names(data: Dataset, rollout: Rollout) -> list[str]:
     """The names of the metrics of forecasts."""
+    coverage = [] if rollout.deviations is None else ["forecast_coverage_95"]
     lyapunov = ["valid_lyapunov_times"] if data.series is not None and data.series.exponent else []
     long_term = [] if rollout.attractor_steps is None else attractors.NAMES
-    return ["smape", "r2", "nrmse", "cumulative_error", "valid_time", "left_range", *lyapunov, *long_term]
+    return ["smape", "r2", "nrmse", "cumulative_error", "valid_time", "left_range", *coverage, *lyapunov, *long_term]
 
 
 COLUMNS = ("kernel", "origin", "series", "step", "time")
-"""Of `forecasts.csv`, before the truth and the forecast of each coordinate."""
+"""Of `forecasts.csv`, before the columns of each coordinate."""
+
+
+def kinds(rollout: Rollout) -> list[str]:
+    """The columns of each coordinate in `forecasts.csv`; low and high are the ends of the interval of 95 %."""
+    return ["truth", "forecast", *(("low", "high") if rollout.deviations is not None else ())]
 
 
 def rows(kernel: str, forecasts: np.ndarray, rollout: Rollout, series: SeriesParts) -> list[dict[str, object]]:
     """Rows of `forecasts.csv`. forecasts: (origins, steps, coordinates)."""
     found: list[dict[str, object]] = []
     origins, steps = rollout.origins(series)
+    ends = () if rollout.deviations is None else rollout.deviations.interval(forecasts)
     for number, (trajectory, at) in enumerate(origins):
         whole = series.whole(trajectory)[at : at + steps]
-        times = whole.written()
+        times, values = whole.written(), [whole.values, forecasts[number], *(end[number] for end in ends)]
         for step in range(steps):
             row: dict[str, object] = {"kernel": kernel, "origin": number, "series": whole.name or trajectory}
             row |= {"step": step + 1, "time": times[step]}
             for i, name in enumerate(series.coordinates):
-                value = float(forecasts[number, step, i])
-                row[f"truth.{name}"] = float(whole.values[step, i])
-                row[f"forecast.{name}"] = value
+                row |= {f"{kind}.{name}": float(own[step, i]) for kind, own in zip(kinds(rollout), values, strict=True)}
             found.append(row)
     return found

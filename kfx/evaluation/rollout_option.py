@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kfx.config.fields import number
 from kfx.config.option import option
@@ -16,8 +16,11 @@ from kfx.outcomes import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kfx.data.deviations import Deviations
     from kfx.data.windows import Trajectory
+    from kfx.evaluation.ensemble import Other
     from kfx.evaluation.scoring import Scoring
+    from kfx.kernels.base import Kernel
 
 
 @option(
@@ -55,7 +58,8 @@ class RolloutOption(TestPointsOption):
     def scoring(self, config: ConfigView) -> Scoring:
         from kfx.evaluation.rollout import Rollout
 
-        rollout = Rollout(self.starts, self.horizon, self.threshold, self.attractor_steps)
+        own = self.starts, self.horizon, self.threshold, self.attractor_steps
+        rollout = Rollout(*own, *other_members(config))
         return replace(super().scoring(config), rollout=rollout)
 
     def check(self, config: ConfigView) -> None:
@@ -83,3 +87,15 @@ class RolloutOption(TestPointsOption):
             raise ConfigError(
                 f"evaluation.attractor_steps={self.attractor_steps}: spectra need {reason}, or leave it out"
             )
+
+
+def other_members(config: ConfigView) -> tuple[Sequence[Other], Deviations | None]:
+    """What a run's forecasts are made of beside its own kernel, and their deviations, None without a backtest."""
+    from kfx.data.choice import kernel_with_length
+    from kfx.data.deviations import Deviations
+
+    dataset = config.dataset
+    assert isinstance(dataset, SeriesData)
+    of = kernel_with_length(config.kernel.standing_for(config))
+    others = [(windows, cast("Kernel", of(length)), shift) for windows, length, shift in dataset.other_settings()]
+    return others, None if dataset.deviations is None else Deviations.recorded(dataset.deviations)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kfx.config.metrics import measured_by_plugins
-from kfx.data.backtest import predictor, side_by_side
+from kfx.data.backtest import Predictor, side_by_side
 from kfx.data.dataset import Dataset
 from kfx.evaluation import calibrated
 from kfx.evaluation.disk_stores import DiskStores
@@ -71,7 +71,7 @@ def _together(
         found.metrics |= calibrated.metrics(spread, prediction, data)
     if scoring.rollout is not None:
         x = in_numpy(head[:size])
-        each = [predictor(own, x, part.arrays["coefficients"]) for own, part in zip(kernels, parts, strict=True)]
+        each = [Predictor(own, x, part.arrays["coefficients"]) for own, part in zip(kernels, parts, strict=True)]
         metrics, arrays = scoring.rollout(side_by_side(each), data)
         found.metrics |= metrics
         found.arrays |= arrays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
@@ -187,9 +187,13 @@ class RegularizationSection(Option):
             starts_large = is_trained or self.leaves_choice_to_evaluation(config)
             changes["value"] = _IN_TRAINING if starts_large else _USUAL
         if self.candidates is None:
-            usual = BACKTESTED if self.is_free_of_noise(config) else _CLOSER if config.dataset.is_own else _CANDIDATES
-            changes["candidates"] = list(usual)
+            changes["candidates"] = list(self._usual(config))
         return changes
+
+    def _usual(self, config: ConfigView) -> Sequence[float]:
+        if config.dataset.is_series:
+            return (*BACKTESTED, 10.0, 100.0)
+        return BACKTESTED if self.is_free_of_noise(config) else _CLOSER if config.dataset.is_own else _CANDIDATES
 
     @staticmethod
     def is_free_of_noise(config: ConfigView) -> bool:

@@ -81,7 +81,7 @@ def _loss(config: ConfigView, score: Score, *arguments: object) -> Loss:
     from kfx.sampling.samplers import Batch
 
     assert isinstance(config.dataset, SeriesData)
-    steps = config.evaluation.forecast_steps()
+    steps = config.dataset.judged_steps(config.evaluation.forecast_steps())
     test = backtest_of(config.dataset.windows(), config.dataset.split(Streams(config.seed)["data"])[0], steps)
     choices, known = config.regularization.left_out(config).values, dict[str, np.ndarray]()
 

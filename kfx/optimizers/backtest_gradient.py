@@ -6,7 +6,7 @@ import numpy as np
 import scipy.linalg
 import torch
 
-from kfx.data.backtest import Backtest, predictor
+from kfx.data.backtest import Backtest, Predictor
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Vector
 from kfx.numerics.regularization import Regularization
@@ -34,7 +34,7 @@ def error_and_gradient(
             raise NumericalError(Event.NOT_POSITIVE_DEFINITE, f"Θ + λI of block {block} has no factor") from failure
         alpha[block, own] = scipy.linalg.cho_solve(factors[-1], test.y[own])
     points: list[np.ndarray] = []
-    predict = predictor(kernel, test.x, alpha)
+    predict = Predictor(kernel, test.x, alpha)
 
     def recorded(x: np.ndarray) -> np.ndarray:
         points.append(x)

@@ -91,7 +91,6 @@ def _write_forecasts(context: RunContext, record: Record, rollout: Rollout, regu
     series = context.parts[0].series
     assert series is not None
     size = max(context.config.evaluation.n_interpolation or [len(context.parts[0].x_train)])
-    columns = [f"{kind}.{name}" for name in series.coordinates for kind in ("truth", "forecast")]
     written = {"forecast": ("forecasts.csv", rollout)}
     if rollout.attractor_steps is not None:
         written["attractor"] = ("attractor.csv", rollout.of_attractors)
@@ -101,6 +100,7 @@ def _write_forecasts(context: RunContext, record: Record, rollout: Rollout, regu
             kept = record.evaluations.arrays(name)
             if (found := kept.get(f"{name}/{size}/0/{regularization!r}/{kind}")) is not None:
                 rows += of_series.rows(name, found, of_kind, series)
+        columns = [f"{what}.{name}" for name in series.coordinates for what in of_series.kinds(of_kind)]
         context.notes.table(file, [*of_series.COLUMNS, *columns], rows)
 
 

@@ -68,7 +68,8 @@ def _errors_of_forecasts(context: RunContext, kernels: Sequence[Kernel], selecti
 
     series = context.parts[0].series
     assert series is not None
-    test = backtest_of(series.windows, series.train, context.config.evaluation.forecast_steps())
+    asked = context.config.evaluation.forecast_steps()
+    test = backtest_of(series.windows, series.train, context.config.dataset.judged_steps(asked))
     own = [bare(kernel) for kernel in kernels]
     return list(test.errors(own if context.config.outputs.is_separate else own[0], selection.values))
 

@@ -149,16 +149,25 @@ def _random(found: Findings) -> Iterator[Line]:
         yield "random", f"{at.metric} {span} at N_I {at.n_interpolation} ({len(means)} kernels)"
 
 
+_OF_FORECASTS = {
+    "forecast": ("smape", "nrmse", "valid_lyapunov_times", "valid_time"),
+    "attractor": ("modified_hausdorff", "spectral_distance", "lyapunov_exponent"),
+}
+"""Metrics that stand on a line of the summary, up to three of those that a run has."""
+
+
 def _forecasts(config: Config, found: Findings) -> Iterator[Line]:
     """The windows, and the errors of forecasts with the largest N_I, before and after training."""
     if not config.dataset.is_series:
         return
     yield "windows", config.dataset.in_words()
-    metrics = ("smape", "nrmse", "valid_lyapunov_times", "valid_time")
-    pairs = {name: pair for name in metrics if (pair := found.pair(found.at(name))) is not None}
-    parts = [f"{name.replace('_', ' ')} {_arrow(*(number(row['mean']) for row in pairs[name]))}" for name in pairs]
-    if parts:
-        yield "forecast", ", ".join(parts[:3])
+    if chosen := config.dataset.backtest_in_words():
+        yield "backtest", chosen
+    for key, metrics in _OF_FORECASTS.items():
+        pairs = {name: pair for name in metrics if (pair := found.pair(found.at(name))) is not None}
+        parts = [f"{name.replace('_', ' ')} {_arrow(*(number(row['mean']) for row in pairs[name]))}" for name in pairs]
+        if parts:
+            yield key, ", ".join(parts[:3])
 
 
 def _published(config: Config, metrics: Document, directory: Path) -> Iterator[Line]:
