@@ -18,6 +18,7 @@ import pandas as pd
 from forecast_rivals import RIVALS, Forecast
 from forecast_rows import Task, table
 from series_sets import filled
+from table_page import ENOUGH
 
 from kfx import KernelFlowForecaster, KernelFlowRegressor
 from kfx.data.backtest import Predictor
@@ -33,20 +34,17 @@ NOISE, MISSING = 0.05, 0.1
 """The deviation of the noise in deviations of the known values, and the share of these that is missing."""
 
 
-def kfx(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
-    fitted = KernelFlowForecaster(steps=steps).fit(known)
-    return fitted.predict(steps), fitted.windows_.lags
-
-
-def trained(objective: str) -> Forecast:
-    """Train the kernel of the best setting, and keep it if its backtest improves."""
-
+def kfx(**settings: object) -> Forecast:
     def run(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
-        settings = {"objective": objective, "optimizer": {"name": "adam", "iterations": 100}}
         fitted = KernelFlowForecaster(steps=steps, **settings).fit(known)
         return fitted.predict(steps), fitted.windows_.lags
 
     return run
+
+
+def trained(objective: str) -> Forecast:
+    """The kernel of the best setting is trained, and kept if its backtest improves."""
+    return kfx(objective=objective, optimizer={"name": "adam", "iterations": 100})
 
 
 def one_step(objective: str | None, lags: int = 30) -> Forecast:
@@ -86,7 +84,7 @@ def whole_rollout(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
 
 
 METHODS: dict[str, Forecast] = {
-    "kfx": kfx,
+    "kfx": kfx(),
     "kfx, then trained by rho": trained("rho"),
     "kfx, then trained by nll": trained("nll"),
     "nothing chosen": whole_rollout,
@@ -98,7 +96,7 @@ METHODS: dict[str, Forecast] = {
 }
 OWN = [name for name in METHODS if name not in RIVALS]
 """The methods that are kfx's."""
-BESIDE = ("kfx", "kfx, then trained by rho", *RIVALS)
+BESIDE = ("kfx", *RIVALS)
 """The methods on series with noise or gaps."""
 FILLED = "kfx, gaps filled"
 """kfx on a series whose gaps are filled as for the other methods."""
@@ -178,7 +176,7 @@ def measured(name: str, system: str, method: str, points: int) -> dict[str, obje
     """The cells of a method's row. Gaps are filled, but for kfx."""
     known, truth = series_of(name, system, points)
     deviation = float(np.nanstd(known))
-    run = kfx if method == FILLED else METHODS[method]
+    run = METHODS["kfx" if method == FILLED else method]
     forecast, lags = run(known if method in OWN else filled(known), len(truth))
     # the benchmark scores all values but the last
     error, valid = score(forecast[:-1], truth[:-1], deviation, points)
@@ -186,13 +184,15 @@ def measured(name: str, system: str, method: str, points: int) -> dict[str, obje
 
 
 def errors(name: str, points: int, kept_back: bool | None = None) -> pd.DataFrame:
-    """The sMAPE of each method on the systems that all methods have: systems × methods.
+    """The sMAPE of each method on the systems that all methods have: systems × methods. Methods with few rows are left
+    out.
 
-    kept_back: those that are kept back, or those that are not; None for all.
+    kept_back: the systems that are kept back, or those that are not; None for all.
     """
     rows = table(name, COLUMNS).query("points == @points")
     rows = rows if kept_back is None else rows[rows["system"].map(is_kept_back) == kept_back]
-    return rows.pivot_table(index="system", columns="method", values="smape").dropna()
+    found = rows.pivot_table(index="system", columns="method", values="smape")
+    return found.loc[:, found.count() >= ENOUGH * found.count().max()].dropna()
 
 
 def summary(name: str, points: int, kept_back: bool | None = None) -> pd.DataFrame:
@@ -203,7 +203,7 @@ def summary(name: str, points: int, kept_back: bool | None = None) -> pd.DataFra
     columns = {"median sMAPE": found.median(), "mean sMAPE": found.mean(), "mean rank": found.rank(axis=1).mean()}
     if "kfx" in found:
         columns["kfx is better on"] = found.gt(found["kfx"], axis=0).sum()
-    if each["valid"].count().ge(len(found)).all():
+    if each["valid"].count()[found.columns].ge(len(found)).all():
         columns["valid time"] = each["valid"].mean().reindex(found.columns)
     columns["seconds"] = each["seconds"].mean().reindex(found.columns)
     return pd.DataFrame(columns).sort_values("mean rank")

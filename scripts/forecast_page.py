@@ -13,8 +13,7 @@ from forecast_rows import FOLDER, table
 from series_sets import SOURCES, names
 from table_page import critical_difference
 
-from kfx.config.choices import BACKTESTED
-from kfx.data.choice import FACTORS, LAGS
+from kfx.data.choice import FACTORS, LAGS, VALUES
 
 DIGITS = {"kfx is better on": 0, "beyond 10": 0, "seconds": 1}
 SEASONS = {1: "no season", 4: "quarters", 7: "days", 12: "months", 24: "hours", 52: "weeks"}
@@ -27,8 +26,8 @@ def page() -> str:
         "gilpin": of_gilpin(),
         "disturbed": of_disturbed(),
         "real": of_real(),
-        "grids": of_grids(),
         "attractors": of_attractors(),
+        "grids": of_grids(),
         "dictionaries": as_markdown(),
         "factors": ", ".join(f"{factor:g}" for factor in FACTORS[:-1]) + f" or {FACTORS[-1]:g}",
         "one step": "with the same windows for all systems and λ by leave-one-out errors, the median sMAPE is "
@@ -152,7 +151,7 @@ def of_grids() -> str:
         known = round(chaotic.KNOWN * chaotic.PERIODS * points)
         offered = [short_enough(settings, reach, known) for _, settings, _, reach in GRIDS.values()]
         rivals.append([len(each) * len(grid[2]) for each, grid in zip(offered, GRIDS.values(), strict=True)])
-        own.append(sum(lags < known / 4 for lags in LAGS) * len(FACTORS) * len(BACKTESTED))
+        own.append(sum(lags < known / 4 for lags in LAGS) * len(FACTORS) * len(VALUES))
     fewer = ", ".join(f"{count} ({name})" for name, count in zip(GRIDS, rivals[1], strict=True))
     return (
         f"Each chooses among {max(rivals[0])} candidates and kfx among {own[0]}; with 15 steps a period, where windows "

@@ -1,9 +1,8 @@
 """Other forecasters of a series, with settings by kfx's own backtest.
 
-A Gaussian process, NG-RC and an echo state network take the best of eight settings with five penalties each: the one
-whose forecasts within the series have the least error in kfx's own backtest. As kfx's, a fit sees the stretches before
-and after a block, of a series with noise the one before it. *ridge* and *kernel ridge* take the best of one hold-out,
-the last fifth. *parrot* and *persistence* choose nothing.
+A Gaussian process, NG-RC and an echo state network take the best of eight settings with some penalties each, by the
+forecasts of the blocks of `kfx.data.backtest`: a fit sees what kfx's sees of a series, and has the same error. *ridge*
+and *kernel ridge* take the best of one hold-out, the last fifth. *parrot* and *persistence* choose nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.spatial.distance import cdist, pdist
 
-from kfx.data.backtest import mean_error
-from kfx.data.choice import backtest_of
+from kfx.data.backtest import MOST_ERROR, mean_error
+from kfx.data.choice import FAR, backtest_of, steps_that_tell
+from kfx.data.differences import Differences
 from kfx.data.windows import Trajectory, Windows, smape
 
 Forecast = Callable[[np.ndarray, int], tuple[np.ndarray, int]]
@@ -36,18 +36,16 @@ Solve = Callable[[np.ndarray, np.ndarray], tuple[Features, np.ndarray]]
 coordinates)."""
 Grid = tuple[Fit, Sequence[Setting], Sequence[float], Callable[[Setting], int]]
 """A fit with the settings and penalties to choose from, and the number of values in the window of a setting."""
-Tested = Callable[[Fit, Setting, Sequence[float], int, np.ndarray, int], np.ndarray]
-"""Maps a fit, a setting, penalties, the reach of a window, the known values and a number of steps to the error with
-each penalty, (penalties,)."""
+Tested = Callable[[Grid, np.ndarray, int], np.ndarray]
+"""Maps a grid, the known values and a number of steps to the errors, (settings, penalties)."""
 UNITS = 300
 
 
 def fitted(grid: Grid, known: np.ndarray, steps: int, tested: Tested) -> tuple[Rollout, Setting]:
     """The fit to the known values, (T, coordinates), with the setting and the penalty of the least error, and the
     setting."""
-    fit, settings, penalties, reach = grid
-    errors = [tested(fit, setting, penalties, max(reach(setting), 1), known, steps) for setting in settings]
-    best, penalty = divmod(int(np.argmin(errors)), len(penalties))
+    fit, settings, penalties, _ = grid
+    best, penalty = divmod(int(tested(grid, known, steps).argmin()), len(penalties))
     return fit(settings[best], penalties[penalty : penalty + 1], [known]), settings[best]
 
 
@@ -68,24 +66,34 @@ def short_enough(settings: Sequence[Setting], reach: Callable[[Setting], int], k
     return [setting for setting in settings if reach(setting) < known / 4]
 
 
-def backtested(
-    fit: Fit, setting: Setting, penalties: Sequence[float], reach: int, known: np.ndarray, steps: int
-) -> np.ndarray:
-    """The error of kfx's backtest."""
-    test = backtest_of(Windows(reach), [series(known)], steps)
-    found = []
-    for at in test.time[:, reach].astype(int):
-        after = [] if test.is_rolling else [known[at + test.truth.shape[1] :]]
-        found.append(fit(setting, penalties, [known[:at], *after])(known[:at], test.truth.shape[1]))
-    return mean_error(test.of_blocks(np.stack(found)), test.least)
+def backtested(grid: Grid, known: np.ndarray, steps: int) -> np.ndarray:
+    """The errors of kfx's backtest: over the steps of its blocks that tell, from what it sees for each. What it refuses
+    comes last."""
+    fit, settings, penalties, reach = grid
+    longest = max(max(map(reach, settings)), 1)
+    test = backtest_of(Windows(longest), [series(known)], steps)
+    starts, size = test.time[:, longest].astype(int), test.truth.shape[1]
+    seen = [[known[:at]] if test.is_rolling else [known[:at], known[at + size :]] for at in starts]
+    found = np.concatenate(  # (settings · penalties, blocks, steps, coordinates)
+        [
+            np.stack([fit(setting, penalties, own)(known[:at], size) for at, own in zip(starts, seen, strict=True)], 1)
+            for setting in settings
+        ]
+    )
+    first = found[:, :, : steps_that_tell(list(found), test)].swapaxes(0, 1)
+    errors = mean_error(test.of_blocks(first), test.least)
+    if test.is_rolling:
+        middle, far = (test.high + test.low) / 2, FAR * (test.high - test.low) / 2
+        errors += np.where((np.abs(found - middle) <= far).all(axis=(1, 2, 3)), 0, MOST_ERROR)
+    return errors.reshape(len(settings), len(penalties))
 
 
-def held_out(
-    fit: Fit, setting: Setting, penalties: Sequence[float], reach: int, known: np.ndarray, steps: int
-) -> np.ndarray:
-    """The error of one forecast of the end of the known values, a fifth of them at most."""
+def held_out(grid: Grid, known: np.ndarray, steps: int) -> np.ndarray:
+    """The sMAPE of one forecast of the end of the known values, a fifth of them at most."""
+    fit, settings, penalties, _ = grid
     at = len(known) - min(steps, len(known) // 5)
-    return smape(fit(setting, penalties, [known[:at]])(known[:at], len(known) - at), known[at:])
+    found = [fit(setting, penalties, [known[:at]])(known[:at], len(known) - at) for setting in settings]
+    return smape(np.stack(found), known[at:])
 
 
 def series(values: np.ndarray) -> Trajectory:
@@ -224,21 +232,14 @@ def transformed(fit: Fit) -> Fit:
     """
 
     def of(setting: Setting, penalties: Sequence[float], stretches: Sequence[np.ndarray]) -> Rollout:
-        is_log, lag = bool(setting[0]), int(setting[1])
-
-        def changes(values: np.ndarray) -> np.ndarray:
-            z = np.log(values) if is_log else values
-            return z[lag:] - z[:-lag] if lag else z
-
-        inner = fit(setting[2:], penalties, [changes(each) for each in stretches if len(each) > lag])
+        lag = int(setting[1])
+        differences = Differences(bool(setting[0]), (lag,) if lag else ())
+        inner = fit(setting[2:], penalties, [differences.of(each) for each in stretches if len(each) > lag])
 
         def rollout(history: np.ndarray, steps: int) -> np.ndarray:
-            found = inner(changes(history), steps)
-            last = np.log(history[-lag:]) if is_log else history[-lag:]
-            with np.errstate(all="ignore"):  # a forecast that leaves every range counts 200
-                for phase in range(min(lag, steps)):
-                    found[:, phase::lag] = last[phase] + found[:, phase::lag].cumsum(axis=1)
-                return np.exp(found) if is_log else found
+            found = inner(differences.of(history), steps)
+            with np.errstate(all="ignore"):  # a forecast that leaves every range
+                return differences.undone(found, np.repeat(history[None], len(found), axis=0))
 
         return rollout
 
@@ -278,7 +279,7 @@ GRIDS: dict[str, Grid] = {
     "Gaussian process": (
         gaussian_process,
         list(product((8, 15, 30, 60), (0.5, 2.0))),
-        (1e-11, 1e-9, 1e-7, 1e-5, 1e-3),
+        (1e-11, 1e-9, 1e-7, 1e-5, 1e-3, 1e-1),
         window_of_lags,
     ),
     "NG-RC": (

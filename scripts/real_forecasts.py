@@ -24,6 +24,7 @@ from forecast_rivals import (
 )
 from forecast_rows import Task, table
 from series_sets import names, series
+from table_page import ENOUGH
 
 from kfx import KernelFlowForecaster
 
@@ -149,9 +150,11 @@ def tasks(of: Iterable[str], methods: Iterable[str]) -> Iterator[Task]:
 
 
 def rows(of: Iterable[str]) -> pd.DataFrame:
-    """The rows of the series and origins that all methods have."""
+    """The rows of the series and origins that all methods have. Methods with few rows are left out."""
     found = table("real", COLUMNS)
     found = found[found["series"].isin(list(of))]
+    of_method = found.groupby("method")["mase"].transform("count")
+    found = found[of_method >= ENOUGH * of_method.max()]
     counts = found.groupby(["series", "origin"])["method"].transform("nunique")
     return found[counts == found["method"].nunique()]
 

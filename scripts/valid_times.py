@@ -57,7 +57,7 @@ def valid_times(system: str, seed: int = 0) -> pd.DataFrame:
 
 
 def methods(known: np.ndarray, steps: int) -> dict[str, Run]:
-    kfx = KernelFlowForecaster().fit(known)
+    kfx = KernelFlowForecaster(steps=steps).fit(known)  # NG-RC's choice knows the horizon too
     rollout, setting = fitted(NG_RC, known, steps, backtested)
     print(f"kfx: {kfx.windows_.lags} lags, λ {kfx.regularization_:g}. NG-RC: {setting}")
     return {

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 
-from kfx.data.backtest import Backtest
+from kfx.data.backtest import MOST_ERROR
 from kfx.data.choice import backtest_of
 from kfx.data.windows import Windows
 from tests.page_parts import assert_same_page
@@ -44,7 +44,11 @@ def waves(count):
     return 2 + np.sin(t / 3) + 0.5 * np.sin(t / 7)
 
 
-def test_the_choice_sees_kfx_s_blocks_and_nothing_of_a_block(rivals):
+@pytest.mark.parametrize("noise", [0.0, 3.0])
+def test_the_choice_sees_what_kfx_s_sees(rivals, noise):
+    """Of a series without noise what is before and after a block, and else what is before it."""
+    t = np.arange(200.0)
+    known = t + 0.1 * np.sin(t / 3) + noise * np.random.default_rng(0).normal(size=200)
     seen = []
 
     def line(setting, penalties, stretches):
@@ -53,26 +57,31 @@ def test_the_choice_sees_kfx_s_blocks_and_nothing_of_a_block(rivals):
             history[-1] + np.outer([setting[0] * p for p in penalties], np.arange(1, steps + 1))[..., None]
         )
 
-    grid = line, [(1.0,), (2.0,), (60.0,)], (0.25, 0.5), lambda setting: int(setting[0])
-    forecast, reach = rivals.by(rivals.backtested, grid)(np.arange(200.0), 30)
-    np.testing.assert_allclose(forecast, 200 + np.arange(30.0))  # by steps of 2.0 · 0.5
+    grid = line, [(1.0,), (2.0,), (60.0,)], (0.25, 0.5), lambda setting: int(setting[0])  # windows of 60 are too long
+    forecast, reach = rivals.by(rivals.backtested, grid)(known, 30)
+    np.testing.assert_allclose(forecast, known[-1] + 1 + np.arange(30.0))  # by steps of 2.0 · 0.5
     assert reach == 2
-    test = backtest_of(Windows(1), [rivals.series(np.arange(200.0)[:, None])], 30)
-    assert test.is_rolling  # no change of a straight line is left to explain
-    outside = [[(0, at - 1)] for at in test.time[:, 1].tolist()]
-    assert seen == [*outside, *outside, [(0, 199)]]  # windows of 60 are too long
+    test = backtest_of(Windows(2), [rivals.series(known[:, None])], 30)
+    assert test.is_rolling == bool(noise)
+    first, last, blocks = known[0], known[-1], []
+    for at in test.time[:, 2].astype(int):
+        after = [] if noise or at == 170 else [(known[at + 30], last)]
+        blocks.append([(first, known[at - 1]), *after])
+    assert seen == [*blocks, *blocks, [(first, last)]]
 
     seen.clear()
-    wave = np.sin(np.arange(200.0) / 5)
-    rivals.by(rivals.backtested, grid)(wave, 30)
-    blocks = Backtest.of(Windows(1), [rivals.series(wave[:, None])], 30).time[:, 1].astype(int).tolist()
-    parts = [[wave[:at], wave[at + 30 :]] for at in blocks]
-    outside = [[(each[0], each[-1]) for each in part if len(each)] for part in parts]
-    assert seen == [*outside, *outside, [(wave[0], wave[-1])]]
+    rivals.by(rivals.held_out, grid)(known, 30)
+    assert seen == [[(first, known[169])], [(first, known[169])], [(first, last)]]
 
-    seen.clear()
-    rivals.by(rivals.held_out, grid)(np.arange(200.0), 30)
-    assert seen == [[(0, 169)], [(0, 169)], [(0, 199)]]
+
+def test_a_setting_that_leaves_the_range_comes_last(rivals):
+    def steep(setting, penalties, stretches):
+        return lambda history, steps: history[-1] + np.full((len(penalties), steps, 1), setting[0])
+
+    known = waves(200)[:, None] + np.random.default_rng(0).normal(size=(200, 1))
+    grid = steep, [(0.0,), (20.0,), (-30.0,)], (1.0,), lambda setting: 1
+    near, far, farther = rivals.backtested(grid, known, 10)[:, 0]
+    assert near < MOST_ERROR < far <= farther
 
 
 def test_rivals_are_what_their_libraries_compute(rivals):

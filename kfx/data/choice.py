@@ -32,7 +32,7 @@ _ORIGINS, _LONG = 10, 400
 """Rolling origins, of a series of at most so many steps; `BLOCKS` of a longer one."""
 _CLEARLY, _LEAST_STEPS = 0.6, 8
 """A forecast whose mean error so far is below this share of that of the series' mean sees something."""
-_FAR = 2.0
+FAR = 2.0
 """With noise a setting is refused if a forecast is farther from the middle of the series' range than this many times
 half of it."""
 
@@ -125,11 +125,11 @@ def choose(train: Sequence[Trajectory], asked: Asked) -> Choice:
             forecasts = test.tried(asked.kernel_of(length), candidates)
             each = ((test.windows, length, value, forecasts[:, i]) for i, value in enumerate(candidates))
             found += [one for one in each if not np.isnan(one[3]).all()]
-    steps = _steps_that_tell([one[3] for one in found], tests[0])
+    steps = steps_that_tell([one[3] for one in found], tests[0])
     settings = [_setting(*one, steps, tests[0]) for one in found]
     if not settings:
         raise DataError("no λ of those asked for gives a forecast; take larger ones")
-    middle, reach = (tests[0].high + tests[0].low) / 2, _FAR * (tests[0].high - tests[0].low) / 2
+    middle, reach = (tests[0].high + tests[0].low) / 2, FAR * (tests[0].high - tests[0].low) / 2
     near = [each for each in settings if not noisy or (np.abs(each.forecasts - middle) <= reach).all()]
     return Choice(tuple(sorted(near or settings, key=lambda each: each.error)), tests[0], steps)
 
@@ -163,7 +163,7 @@ def _tests(
     raise problem or DataError("no windows are offered")
 
 
-def _steps_that_tell(forecasts: Sequence[np.ndarray], test: Backtest) -> int:
+def steps_that_tell(forecasts: Sequence[np.ndarray], test: Backtest) -> int:
     """The number of first steps by whose errors settings are judged: up to which some setting is clearly better than
     the mean of the series, and at least 8. Later errors are as large for all. forecasts: (blocks, steps,
     coordinates)."""
