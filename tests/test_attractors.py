@@ -169,7 +169,7 @@ def test_lyapunov_exponents_are_the_known_ones(step, start, unit, count, expecte
     windows = Windows(1, is_increment=False, mean=np.full(size, 0.2), scale=np.full(size, 3.0))
     time = np.arange(count + 1)[None] * unit
     runs, exponents = attractors.free_runs(
-        windows, lambda z: windows.scaled(step(z * 3.0 + 0.2)), np.array(start)[None, None], time, count
+        windows, lambda z: windows.scaled(step(z * 3.0 + 0.2)), np.array(start)[None, None], time, count, windows.scale
     )
     assert exponents[0] == pytest.approx(expected, abs=near)
     x = np.array([start])
@@ -184,7 +184,7 @@ def test_free_runs_of_windows_with_lags_are_their_forecasts():
     predict = lambda z: 0.3 * np.sin(z[:, :1] - z[:, -1:])  # noqa: E731
     history = series.values[None, : windows.reach]
     time = np.arange(windows.reach + 31)[None] * 1.0
-    runs, _ = attractors.free_runs(windows, predict, history, time, 31)
+    runs, _ = attractors.free_runs(windows, predict, history, time, 31, windows.scale)
     np.testing.assert_allclose(runs, windows.forecast(predict, history, time, 31), rtol=1e-12)
 
 

@@ -8,6 +8,7 @@ import pickle
 import sys
 import time
 import types
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from kfx import KernelFlowForecaster, load_run
 from kfx.data import dynamics
 from kfx.data.backtest import Backtest, Predictor
 from kfx.data.choice import Asked, choose
+from kfx.data.differences import Differences
 from kfx.data.windows import Trajectory, Windows, smape
 from kfx.evaluation.rollout import explained
 from kfx.experiment.compose import load
@@ -152,11 +154,18 @@ def test_backtest_errors_are_those_of_separate_fits_and_forecasts():
 
 
 @pytest.mark.parametrize(
-    "windows", [Windows(3), Windows(2, 2, 3, is_increment=False), Windows(2, elapsed=True)], ids=str
+    "windows",
+    [
+        *(Windows(3), Windows(2, 2, 3, is_increment=False), Windows(2, elapsed=True)),
+        Windows(2, differences=Differences(True, (3, 1))),
+        Windows(2, periods=(0.7,)),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("scale", slow_after(1, ["centered", "absolute"]))
 def test_gradients_of_a_backtest_agree_with_differences(windows, scale):
     series = dynamics.trajectory("lorenz", 160, None, np.random.default_rng(0))
+    series = replace(series, values=series.values + 60 * windows.differences.logarithm)
     test = Backtest.of(windows, [series], 25)
     kernel = ARD(RationalQuadratic(0.8), np.linspace(2.0, 4.0, test.x.shape[1]))
     shift = Regularization(1e-4, scale)
@@ -560,7 +569,7 @@ def test_the_forecaster_forecasts():
         several.predict(3, series=[series, series])
     with pytest.raises(ValueError, match="steps=0: expected a whole number"):
         several.predict(0)
-    with pytest.raises(DataError, match="of the last 8 one is missing"):
+    with pytest.raises(DataError, match="no 8 values after one another are there"):
         several.predict(3, series=np.full((20, 2), np.nan))
     with pytest.raises(DataError, match="no value to compare with"):
         several.score(np.full((20, 2), np.nan))

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrf
 
-from kfx.data.windows import Predict, Trajectory, Windows
+from kfx.data.windows import Predict, Trajectory, Windows, whole_runs
 from kfx.numerics.arrays import as_tensor
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import DataError
@@ -105,13 +105,11 @@ class Backtest:
         if rolling:
             order = np.argsort(ends, kind="stable")
             x, y, ends = x[order], y[order], ends[order]
-        starts = sorted({*np.linspace(first, len(whole) - steps, blocks).astype(int).tolist()})
-        parts = [(at, whole[at - reach : at + steps]) for at in starts]
-        parts = [
-            (at, part)
-            for at, part in parts
-            if np.isfinite(whole.values[at - before : at]).all() and np.isfinite(part.values[reach:]).any()
-        ]
+        places = np.arange(first, len(whole) - steps + 1)
+        ahead = np.lib.stride_tricks.sliding_window_view(np.isfinite(whole.values).any(axis=1), steps)
+        good = places[whole_runs(whole.values, before)[places - before] & ahead[places].any(axis=1)]
+        starts = good[sorted({*np.linspace(0, len(good) - 1, blocks).astype(int).tolist()})] if len(good) else good
+        parts = [(at, whole[at - reach : at + steps]) for at in starts.tolist()]
         if not len(x) > 1 or not parts:
             raise DataError(f"no window of {reach} steps is whole; take fewer lags, or fill missing values")
         kept = np.stack([(ends < at) | (ends - reach >= at + steps if not rolling else False) for at, _ in parts])

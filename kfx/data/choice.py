@@ -198,6 +198,7 @@ class Offered:
     differences: tuple[int, ...] | None = None
     logarithm: bool | None = None
     season: int | None = None
+    periods: tuple[float, ...] = ()
 
     def windows(self, train: Sequence[Trajectory], test: Sequence[Trajectory] = ()) -> list[Windows]:
         """Of each number of lags those of the values first, then, of series with noise, of the differences over a step
@@ -212,7 +213,10 @@ class Offered:
                     continue  # a change of changes
                 form = self.stride, self.horizon, is_increment, self.elapsed
                 differences = Differences(logarithm, steps)
-                found += [Windows(lags, *form, differences=differences) for lags in self._lags(train, test, season)]
+                found += [
+                    Windows(lags, *form, differences=differences, periods=self.periods)
+                    for lags in self._lags(train, test, season)
+                ]
         return found
 
     def _logarithms(self, train: Sequence[Trajectory], noisy: bool) -> tuple[bool, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kfx.data.backtest import Backtest
 from kfx.data.choice import Choice
 
 
@@ -18,7 +19,7 @@ class Deviations:
     Split conformal prediction takes a quantile of such errors; since there are few, it is Student's, with one degree of
     freedom fewer than there are blocks.
     steps: (k,), from 1, rising. values: (k, coordinates), deviations of the errors of logarithms if `is_relative`.
-    blocks: the number of forecasts within the series.
+    blocks: the number of forecasts within the series that do not overlap, at least 5.
     """
 
     steps: tuple[int, ...]
@@ -30,13 +31,16 @@ class Deviations:
     def of(cls, choice: Choice) -> Deviations:
         """Those of a choice's median forecast; relative where its best setting sees logarithms."""
         is_relative = choice.best.windows.differences.logarithm
-        squares = np.nanmean(choice.residuals(is_relative) ** 2, axis=0)
+        found = choice.residuals(is_relative)
+        known = np.isfinite(found)
+        squares = np.where(known, found, 0.0) ** 2
+        squares = squares.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
         steps = sorted(
             {*np.geomspace(1, len(squares), int(2 * np.log2(len(squares))) + 1).round().astype(int).tolist()}
         )
         near = [squares[int(step / 1.25) : int(np.ceil(1.25 * step))].mean(axis=0) for step in steps]
         values = np.sqrt(np.maximum.accumulate(np.stack(near), axis=0))
-        return cls(tuple(steps), values, is_relative, len(choice.test.truth))
+        return cls(tuple(steps), values, is_relative, _independent(choice.test))
 
     @classmethod
     def recorded(cls, found: Mapping[str, Any]) -> Deviations:
@@ -71,3 +75,10 @@ class Deviations:
         power = ((logs[-1] - logs[earlier]) / span).clip(0, 1) if span > 0 else np.full(logs.shape[1], 0.5)
         beyond = (asked - known[-1]).clip(0)[:, None] * power
         return np.asarray(np.exp(inside + beyond) * np.sqrt(1 + 1 / self.blocks))
+
+
+def _independent(test: Backtest) -> int:
+    """About how many blocks do not overlap, of those there are."""
+    starts = test.time[:, test.windows.reach]
+    apart = (starts[-1] - starts[0]) / test.windows.unit / test.truth.shape[1]
+    return int(max(min(len(starts), round(apart) + 1), 5))

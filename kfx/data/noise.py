@@ -15,13 +15,17 @@ from kfx.outcomes import DataError
 
 _LITTLE = 1e-3
 """Of a trajectory: the share of the variance of its changes that the forecast of the next step leaves unexplained."""
+_LEAST_STEPS = 60
 _LAGS, _LENGTHS, _SHIFTS = (2, 8, 30), (1.0, 4.0), (1e-10, 1e-7, 1e-4)
 
 
 def has_noise(train: Sequence[Trajectory], stride: int = 1, elapsed: bool = False) -> bool:
     """Whether no Gaussian kernel on some lags predicts the next step of blocks of a series, from what is before and
-    after them, up to a thousandth of the variance of its changes."""
+    after them, up to a thousandth of the variance of its changes. Of a series of fewer than 60 steps that says
+    nothing: it counts as one with noise."""
     coordinates = train[0].values.shape[1]
+    if max(map(len, train)) < _LEAST_STEPS:
+        return True
     return _has_noise(
         tuple((each.time.tobytes(), each.values.tobytes()) for each in train), coordinates, stride, elapsed
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from kfx.config.choices import SYSTEMS
-from kfx.config.fields import Several, flag, number, ranged, word
+from kfx.config.fields import Several, flag, number, ranged, word, words
 from kfx.config.option import Settings, option
 from kfx.config.parts import ConfigView, KernelPart
 from kfx.data.options import DatasetOption
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from kfx.numerics.regularization import Regularization
 
 INCREMENT, NEXT = "increment", "next"
+PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
+"""In days."""
 
 
 def _steps(default: int | None, least: int, null: str | None, meaning: str) -> int | None:
@@ -99,6 +101,9 @@ class SeriesData(DatasetOption, abc.ABC):
         "deviations of forecasts by step, from errors of that backtest, and the error by which settings are chosen",
         null="what that backtest finds",
     )
+    calendar: list[str] = words(
+        [], tuple(PERIODS), "the target's place in the year, the week or the day is a feature too, of series with dates"
+    )
     elapsed: bool = flag(False, "the times from a window's values to its target are features too, for irregular series")
     noise: float = number(
         0.0, ">= 0", "standard deviation of noise added to the training series, in units of each coordinate's own"
@@ -130,7 +135,10 @@ class SeriesData(DatasetOption, abc.ABC):
         assert self.lags is not None
         differences = Differences(bool(self.logarithm), tuple(self.differences or ()))
         own = self.lags, self.stride, self.horizon, self.target != NEXT, self.elapsed
-        return Windows(*own, differences=differences)
+        return Windows(*own, differences=differences, periods=self._periods())
+
+    def _periods(self) -> tuple[float, ...]:
+        return tuple(PERIODS[name] for name in self.calendar)
 
     def other_settings(self) -> list[tuple[Windows, float | None, Regularization]]:
         """The windows, the kernel's length and λ of each setting beside the run's own."""
@@ -167,10 +175,16 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def feature_count(self) -> int:
         assert self.lags is not None
-        return self.lags * (len(self.trajectories()[1]) + self.elapsed)
+        return self.lags * (len(self.trajectories()[1]) + self.elapsed) + 2 * len(self.calendar)
 
     def check(self, config: ConfigView) -> None:
         super().check(config)
+        if self.calendar and self.trajectories()[0][0].dates is None:
+            raise ConfigError(
+                f"dataset.calendar=[{','.join(self.calendar)}]: needs dates; name their column in dataset.time"
+            )
+        if self.elapsed and (self.differences or self.logarithm):
+            raise ConfigError("dataset.elapsed=true: windows of an irregular series see values; leave out differences")
         if self.lags is not None:
             _usable([self.windows()], config, *self.split())
         if config.device.dtype == "float32":
@@ -213,7 +227,7 @@ class SeriesData(DatasetOption, abc.ABC):
             return ""
         best, plain = self.deviations["error"], self.deviations["error_of_values"]
         beside = "" if plain is None or plain == best else f"; of values as they are {plain:.3g}"
-        return f"error {best:.3g} standard deviations in {self.deviations['blocks']} forecasts{beside}"
+        return f"error {best:.3g} standard deviations{beside}"
 
     def usual_length(self) -> float | None:
         choice: Choice | None = getattr(self, "_choice", None)
@@ -243,7 +257,7 @@ class SeriesData(DatasetOption, abc.ABC):
         differences = None if self.differences is None else tuple(self.differences)
         is_increment = None if self.target is None else self.target == INCREMENT
         own = self.lags, self.stride, self.horizon, is_increment, self.elapsed
-        return Offered(*own, differences, self.logarithm, self.season)
+        return Offered(*own, differences, self.logarithm, self.season, self._periods())
 
 
 _ERRORS: tuple[str, ...] = ("error", "error_of_values", "judged_steps")

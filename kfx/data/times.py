@@ -38,8 +38,8 @@ class Dates:
         return Dates(self.at[part], self.format)
 
     def days(self) -> np.ndarray:
-        """Days since the first, (T,)."""
-        return np.asarray((self.at - self.at[:1]) / DAY, dtype=np.float64)
+        """Days since 1970, (T,), so that the same time of the year or the week is the same in every series."""
+        return np.asarray((self.at - np.datetime64(0, "D")) / DAY, dtype=np.float64)
 
     def written(self) -> list[str]:
         """The dates as the file writes them."""

@@ -20,7 +20,7 @@ Predict = Callable[[np.ndarray], np.ndarray]
 class Trajectory:
     """A series in the order of time. time: (T,), rising. values: (T, coordinates).
 
-    name: of a series among several. dates: where the times are dates, which `time` counts in days since the first.
+    name: of a series among several. dates: where the times are dates, which `time` counts in days since 1970.
     """
 
     time: np.ndarray
@@ -52,7 +52,8 @@ class Windows:
     The point of time t holds z(t), z(t − s), …, z(t − (lags − 1) s) of each coordinate, where z = (v − mean) / scale,
     v are the series' `differences`, by default its values, and s is the stride in steps of the series. Its target is z
     at `horizon` steps after t, or with `is_increment` the change of z until then (Takens 1981, for the embedding).
-    elapsed: a point also holds the time from each of its lags to its target, in units of `unit`.
+    elapsed: a point also holds the time from each of its lags to its target, in units of `unit`. periods: it also holds
+    sine and cosine of the target's place in each of these periods of time, as 365.2425 days.
     mean, scale: (coordinates,).
     """
 
@@ -65,6 +66,7 @@ class Windows:
     scale: np.ndarray = field(default_factory=lambda: np.ones(1))
     unit: float = 1.0
     differences: Differences = field(default_factory=Differences)
+    periods: tuple[float, ...] = ()
 
     @property
     def reach(self) -> int:
@@ -111,16 +113,20 @@ class Windows:
         T)."""
         places = ends[:, None] - self.stride * np.arange(self.lags)
         x = z[:, places].reshape(len(z), len(ends), self.lags * z.shape[2])
-        if not self.elapsed:
-            return x
-        since = (time[:, ends + self.horizon][:, :, None] - time[:, places]) / self.unit
-        return np.concatenate([x, since], axis=2)
+        parts, of_target = [x], time[:, ends + self.horizon][:, :, None]
+        if self.elapsed:
+            parts.append((of_target - time[:, places]) / self.unit)
+        if self.periods:
+            place = 2 * np.pi * of_target / np.array(self.periods)
+            parts += [np.sin(place), np.cos(place)]
+        return np.concatenate(parts, axis=2) if len(parts) > 1 else x
 
     def names(self, coordinates: Sequence[str]) -> tuple[str, ...]:
         """The names of a point's features, as x(t-2)."""
         back = [f"t-{k * self.stride}" if k else "t" for k in range(self.lags)]
         values = [f"{name}({at})" for at in back for name in coordinates]
-        return (*values, *(f"elapsed({at})" for at in back if self.elapsed))
+        places = (f"{of}({period:g})" for of in ("sine", "cosine") for period in self.periods)
+        return (*values, *(f"elapsed({at})" for at in back if self.elapsed), *places)
 
     def forecast(self, predict: Predict, history: np.ndarray, time: np.ndarray, steps: int) -> np.ndarray:
         """Forecast `steps` values, each from those before it: (m, steps, coordinates) in the units of the series.
@@ -146,7 +152,7 @@ class Windows:
         reach, count = self.reach, len(values)
         if count < reach:
             raise DataError(f"a forecast goes on from {reach} values; got {count}")
-        if not (whole := self.whole(values)).any():
+        if not (whole := whole_runs(values, reach)).any():
             raise DataError(f"no {reach} values after one another are there, which a forecast goes on from; fill some")
         start = int(np.flatnonzero(whole)[-1]) + reach
         values = values.copy()
@@ -155,12 +161,6 @@ class Windows:
             found = self.forecast(predict, values[None, past], time[None, at - reach : at + 1], 1)[0, 0]
             values[at] = np.where(np.isfinite(values[at]), values[at], found)
         return values[-reach:]
-
-    def whole(self, values: np.ndarray) -> np.ndarray:
-        """Whether the `reach` values from each step on are all there, (max(T − reach + 1, 0),). values: (T,
-        coordinates)."""
-        there = np.concatenate([[0], np.isfinite(values).all(axis=1).cumsum()])
-        return np.asarray(there[self.reach :] - there[: max(len(there) - self.reach, 0)] == self.reach)
 
     def backwards(self, to_forecasts: np.ndarray, forecasts: np.ndarray, slopes: np.ndarray) -> np.ndarray:
         """Return the derivatives with respect to the predictions of `forecast`, (m, steps, coordinates), given those
@@ -220,7 +220,7 @@ class SeriesParts:
         each = max(starts // len(fitting), 1)
         found = [(i, at) for i in fitting for at in sorted({*np.linspace(0, most[i], each).astype(int).tolist()})]
         placed = [(i, len(self.train[i]) + at) for i, at in found[:starts]]
-        good = [(i, at) for i, at in placed if self.windows.whole(self.whole(i).values[:at]).any()]
+        good = [(i, at) for i, at in placed if whole_runs(self.whole(i).values[:at], reach).any()]
         if not good:
             raise DataError(
                 f"no forecast can start: no {reach} values after one another before an origin are there; fill some, or "
@@ -236,6 +236,13 @@ class SeriesParts:
             return replace(train, time=time, values=values)
         dates = replace(train.dates, at=np.concatenate([train.dates.at, test.dates.at]))
         return replace(train, time=time, values=values, dates=dates)
+
+
+def whole_runs(values: np.ndarray, length: int) -> np.ndarray:
+    """Whether the `length` values from each step on are all there, (max(T − length + 1, 0),). values: (T,
+    coordinates)."""
+    there = np.concatenate([[0], np.isfinite(values).all(axis=1).cumsum()])
+    return np.asarray(there[length:] - there[: max(len(there) - length, 0)] == length)
 
 
 def smape(forecast: np.ndarray, truth: np.ndarray) -> np.ndarray:

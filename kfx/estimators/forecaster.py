@@ -15,6 +15,7 @@ from kfx.config.option import Option
 from kfx.config.plugins import Portable
 from kfx.data.choice import MEMBERS, Asked, Choice, Offered, choose, kernel_with_length
 from kfx.data.deviations import Deviations
+from kfx.data.series_options import PERIODS
 from kfx.data.windows import Trajectory, Windows, smape
 from kfx.estimators.parameters import Chosen
 from kfx.estimators.regressor import KernelFlowRegressor
@@ -54,6 +55,8 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         without noise is left as it is.
     logarithm : bool or "auto"
         Windows see logarithms; "auto": the better in the backtest, of a positive series.
+    calendar : sequence of str
+        Of "year", "week" and "day": the target's place in these is a feature too, of series with dates.
     members : int
         The number of settings of which a forecast is the median.
     steps : int or None
@@ -96,6 +99,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         season: int | str = "auto",
         differences: Sequence[int] | str = "auto",
         logarithm: bool | str = "auto",
+        calendar: Sequence[str] = (),
         members: int = MEMBERS,
         panel: str = "shared",
         steps: int | None = None,
@@ -113,6 +117,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         self.season = season
         self.differences = differences
         self.logarithm = logarithm
+        self.calendar = calendar
         self.members = members
         self.panel = panel
         self.steps = steps
@@ -131,6 +136,8 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         """
         train, self._names = trajectories(series), names_of(series)
         self._check()
+        if self.calendar and any(each.dates is None for each in train):
+            raise DataError(f"calendar={self.calendar!r}: the series has no dates; give frames with a column time")
         self.n_features_in_, self._is_flat = train[0].values.shape[1], is_flat(series)
         self._last = train[-1]
         if self.panel == "own":
@@ -202,6 +209,8 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             if not _is_count(value) and (null == "" or value != null):
                 other = "" if null == "" else f"{null}, or "
                 raise ConfigError(f"{name}={value!r}: expected {other}a whole number >= 1")
+        if isinstance(self.calendar, str) or not set(self.calendar) <= set(PERIODS):
+            raise ConfigError(f"calendar={self.calendar!r}: expected a list out of {', '.join(PERIODS)}")
         if self.logarithm not in (True, False, "auto"):
             raise ConfigError(f"logarithm={self.logarithm!r}: expected True, False or auto")
         if self.differences != "auto" and not (np.iterable(self.differences) and all(map(_is_count, self.differences))):
@@ -218,6 +227,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         }
         given["is_increment"] = None if self.target == "auto" else self.target == "increment"
         given["differences"] = None if self.differences == "auto" else tuple(map(int, self.differences))
+        given["periods"] = tuple(PERIODS[name] for name in self.calendar)
         offered = Offered(stride=self.stride, horizon=self.horizon, **given).windows(train)
         has_length = not isinstance(self.kernel, Kernel) and kernel_option(self.kernel).length_is_free()
         return self._chosen(train, offered, self._kernel_of, has_length)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kfx.data.windows import Predict, SeriesParts
+from kfx.data.windows import Predict, Windows
 from kfx.numerics.point_sets import delay_of, hausdorff, in_state_space, modified_hausdorff
 
 BINS, PSEUDO_COUNT, MOST_BINNED = 30, 1e-5, 3
@@ -88,16 +88,16 @@ NAMES = ("hausdorff", "modified_hausdorff", "state_space_divergence", "spectral_
 
 
 def free_runs(
-    series: SeriesParts, predict: Predict, history: np.ndarray, time: np.ndarray, steps: int
+    windows: Windows, predict: Predict, history: np.ndarray, time: np.ndarray, steps: int, spread: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Forecasts of m origins, (m, steps, coordinates), and the largest Lyapunov exponent of each, (m,), per unit of
-    time; arguments as of `Windows.forecast`.
+    time; arguments as of `Windows.forecast`. spread: the unit of each coordinate, (coordinates,).
 
     The exponent is the mean rate at which a second forecast, from a history that differs by 1e-6, leaves the first; it
     is drawn back to that distance after each window (Benettin et al. 1980). The first fifth is left out, in which the
     difference turns to the direction that grows most. It is the fitted map's: nothing is estimated from the points.
     """
-    (m, reach), windows, spread = history.shape[:2], series.windows, series.spread
+    m, reach = history.shape[:2]
     away = np.random.default_rng(0).normal(size=history.shape[1:])
     away *= _SHIFT / np.linalg.norm(away)
     pairs, times = np.concatenate([history, history + spread * away]), np.concatenate([time, time])

@@ -87,7 +87,9 @@ class Rollout:
         A forecast that has left the range stays at the edge where it did, and has no Lyapunov exponent.
         """
         histories, times, truths = self._around(series)
-        runs, exponents = attractors.free_runs(series, predict, histories, times, truths.shape[1])
+        runs, exponents = attractors.free_runs(
+            series.windows, predict, histories, times, truths.shape[1], series.spread
+        )
         outside, (low, high) = _outside(runs, series), _range(series)
         for run, left in zip(runs, outside, strict=True):
             if left.any():

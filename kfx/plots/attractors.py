@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from kfx.evaluation.attractors import spectrum
 from kfx.evaluation.rollout import COLUMNS
@@ -30,26 +33,29 @@ def long_term(run: Run) -> Figure | None:
     names = [name.removeprefix("truth.") for name in rows.columns if name.startswith("truth.")]
     back = delay_of(runs[0][f"truth.{names[0]}"].to_numpy(), len(runs[0]))
     picture, panels = figure(columns=3, width=4.4, height=3.9)
-    for axes, kind in zip(panels, _LOOKS, strict=False):
-        _draw_points(axes, runs, kind, names, back)
-        axes.set(title=kind)
-    panels[1].set(xlim=panels[0].get_xlim(), ylim=panels[0].get_ylim())
+    side_by_side(panels[:2], own, names, back)
     for kind, (_, colour, line) in _LOOKS.items():
         power = spectrum(np.stack([part[[f"{kind}.{names[0]}"]].to_numpy() for part in runs]))[1:, 0]
         frequencies = np.arange(1, len(power) + 1) / len(runs[0])
         panels[2].plot(frequencies, power, line, color=colour, linewidth=1.3, label=kind)
     panels[2].set(xlabel="cycles a step", ylabel=f"share of the power of {literal(names[0])}", title="spectrum")
     panels[2].set(xscale="log", yscale="log")
+    panels[2].xaxis.set_minor_formatter(NullFormatter())  # on a short axis they would overlap
     panels[2].legend()
     return picture
 
 
-def _draw_points(axes: Axes, runs: list[pd.DataFrame], kind: str, names: list[str], back: int) -> None:
-    """The path of each run in the plane."""
-    for part in runs:
-        x = part[f"{kind}.{names[0]}"].to_numpy()
-        x, y = (x, part[f"{kind}.{names[-1]}"].to_numpy()) if len(names) > 1 else (x[back:], x[:-back])
-        axes.plot(x, y, color=_LOOKS[kind][0], linewidth=0.9)
+def side_by_side(panels: Sequence[Axes], rows: pd.DataFrame, names: Sequence[str], back: int) -> None:
+    """Draw the truth and the forecasts of each origin in a plane each, with the limits of the truth.
+
+    rows: of one kernel. names: of the coordinates; of one, x(t) and x `back` steps before.
+    """
     plain = len(names) > 1
-    axes.set(xlabel=literal(names[0]) if plain else f"{literal(names[0])}(t)")
-    axes.set(ylabel=literal(names[-1]) if plain else f"{literal(names[0])}(t − {back})")
+    for axes, (kind, (colour, _, _)) in zip(panels, _LOOKS.items(), strict=True):
+        for _, part in rows.groupby("origin"):
+            x = part[f"{kind}.{names[0]}"].to_numpy()
+            x, y = (x, part[f"{kind}.{names[-1]}"].to_numpy()) if plain else (x[back:], x[:-back])
+            axes.plot(x, y, color=colour, linewidth=0.9)
+        axes.set(xlabel=literal(names[0]) if plain else f"{literal(names[0])}(t)", title=kind)
+    panels[0].set_ylabel(literal(names[-1]) if plain else f"{literal(names[0])}(t − {back})")
+    panels[1].set(xlim=panels[0].get_xlim(), ylim=panels[0].get_ylim())

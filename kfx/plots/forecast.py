@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from kfx.data.times import parsed
 from kfx.evaluation.rollout import COLUMNS
-from kfx.plots.style import DATA, FAINT, OF_KERNELS, TRAINED, figure, finish, literal
+from kfx.plots.attractors import side_by_side
+from kfx.plots.style import DATA, FAINT, OF_KERNELS, figure, finish, literal
 from kfx.record.reading import Run, read_table
 
 
@@ -19,8 +20,8 @@ def beside_truth(run: Run) -> Figure | None:
     """The truth and the forecast from the end of the training series: each value is predicted from those predicted
     before it.
 
-    A panel for each coordinate, against dates where the series has some; a line marks the valid time of the trained
-    kernel.
+    A panel for each coordinate, against dates where the series has some, with the interval of 95 %; a line marks the
+    valid time of the trained kernel.
     """
     rows = _rows(run)
     if rows.empty:
@@ -36,6 +37,9 @@ def beside_truth(run: Run) -> Figure | None:
             axes.plot(
                 own["time"], own[f"forecast.{name}"], style, color=colour, linewidth=1.3, label=_label(kernel, first)
             )
+        if f"low.{name}" in own and len(own):  # of the kernel that was drawn last
+            ends = own[f"low.{name}"], own[f"high.{name}"]
+            axes.fill_between(own["time"], *ends, color=colour, alpha=0.12, linewidth=0, label="95 %")
         if valid is not None:
             axes.axvline(valid, color=DATA, linewidth=1, linestyle=":", label="end of the valid time")
         axes.set_ylabel(literal(name))
@@ -84,14 +88,7 @@ def attractor(run: Run) -> Figure | None:
     own = rows[rows["kernel"] == list(_shown(rows))[-1]]
     back = max(own["step"].max() // 20, 1)
     picture, panels = figure(columns=2, width=8.0, height=3.9)
-    for axes, kind in zip(panels, ("truth", "forecast"), strict=True):
-        for _, part in own.groupby("origin"):
-            x = part[f"{kind}.{names[0]}"].to_numpy()
-            x, y = (x, part[f"{kind}.{names[-1]}"].to_numpy()) if len(names) > 1 else (x[back:], x[:-back])
-            axes.plot(x, y, color=FAINT if kind == "truth" else TRAINED, linewidth=0.9)
-        axes.set(xlabel=literal(names[0]) if len(names) > 1 else f"{literal(names[0])}(t)", title=kind)
-    panels[0].set_ylabel(literal(names[-1]) if len(names) > 1 else f"{literal(names[0])}(t − {back})")
-    panels[1].set(xlim=panels[0].get_xlim(), ylim=panels[0].get_ylim())
+    side_by_side(panels, own, names, back)
     return picture
 
 

@@ -1,0 +1,262 @@
+"""What forecasts within a series choose: differences, logarithms, seasons; several settings, intervals and gaps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.kernel_ridge import KernelRidge
+
+from kfx import KernelFlowForecaster, load_run
+from kfx.data import dynamics
+from kfx.data.backtest import Backtest
+from kfx.data.choice import Asked, Offered, choose
+from kfx.data.deviations import Deviations
+from kfx.data.differences import Differences
+from kfx.data.noise import has_noise
+from kfx.data.seasons import season_of
+from kfx.data.times import Dates
+from kfx.data.windows import Trajectory, Windows
+from kfx.kernels import RBF
+from kfx.numerics.regularization import Regularization
+from kfx.outcomes import ConfigError, DataError
+
+
+def as_series(values: np.ndarray) -> Trajectory:
+    values = values[:, None] if values.ndim == 1 else values
+    return Trajectory(np.arange(len(values), dtype=float), values)
+
+
+def sales(count: int = 120, seed: int = 0) -> np.ndarray:
+    """A growing series with a season of 12 steps in proportion to its level, and noise."""
+    t, rng = np.arange(count), np.random.default_rng(seed)
+    return 10 * np.exp(0.015 * t + 0.3 * np.sin(2 * np.pi * t / 12) + 0.03 * rng.standard_normal(count))
+
+
+def autoregressive(count: int, seed: int) -> np.ndarray:
+    """AR(2) noise of deviation about 3.6."""
+    rng = np.random.default_rng(seed)
+    x = np.zeros(count + 100)
+    for t in range(2, len(x)):
+        x[t] = 1.2 * x[t - 1] - 0.5 * x[t - 2] + 1.8 * rng.standard_normal()
+    return x[100:]
+
+
+FORMS = [Differences(logarithm, steps) for logarithm in (False, True) for steps in ((), (1,), (4,), (4, 1), (1, 1))]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_differences_are_undone(form):
+    values = np.exp(np.random.default_rng(0).normal(size=(3, 30, 2)))
+    found = form.of(values)
+    assert found.shape == (3, 30 - form.lost, 2)
+    np.testing.assert_allclose(form.undone(found[:, 8 - form.lost :], values[:, :8]), values[:, 8:], rtol=1e-12)
+
+    rng = np.random.default_rng(1)
+    ahead, weights, step = rng.normal(size=(3, 5, 2)), rng.normal(size=(3, 5, 2)), 1e-6 * rng.normal(size=(3, 5, 2))
+    high, low = (form.undone(ahead + sign * step, values) for sign in (1, -1))
+    pulled = form.pulled(weights, form.undone(ahead, values))
+    assert (pulled * step).sum() == pytest.approx((weights * (high - low)).sum() / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("is_increment", [True, False])
+def test_forecasts_of_differences_go_on_from_the_values(form, is_increment):
+    series = as_series(sales(60))
+    windows = Windows(3, is_increment=is_increment, differences=form).fitted([series])
+    x, y, ends = windows.cut(series)
+    truth = dict(zip(map(bytes, x), y, strict=True))  # what follows each window
+    reach = windows.reach
+    history, time = series.values[None, :reach], series.time[None]
+    found = windows.forecast(lambda z: np.stack([truth[bytes(row)] for row in z]), history, time, 1)
+    np.testing.assert_allclose(found[0, 0], series.values[reach], rtol=1e-12)
+    assert ends[0] == reach
+
+
+def test_errors_from_rolling_origins_are_those_of_separate_fits():
+    series, steps = as_series(autoregressive(90, 0)), 6
+    windows = Windows(3, differences=Differences(steps=(1,)))
+    test = Backtest.of(windows, [series], steps, 4, rolling=True)
+    fitted = windows.fitted([series])
+    x, y, ends = fitted.cut(series)
+    lambdas = [1e-3, 1.0]
+    errors = test.errors(RBF(2.0), [Regularization(value, "absolute") for value in lambdas])
+    least = np.abs(np.diff(series.values[:, 0])).mean() / series.values.std()
+    for shift, error in zip(lambdas, errors, strict=True):
+        each = []
+        for at in test.time[:, fitted.reach].astype(int):
+            assert at >= 45
+            ridge = KernelRidge(alpha=shift, kernel="rbf", gamma=1 / 8).fit(x[ends < at], y[ends < at])
+            history = series.values[None, at - fitted.reach : at]
+            time = series.time[None, at - fitted.reach : at + steps]
+            forecast = fitted.forecast(ridge.predict, history, time, steps)[0]
+            wrong = np.minimum(np.abs(forecast - series.values[at : at + steps]) / series.values.std(), 2.5)
+            each += [wrong[:h].mean() for h in range(1, steps + 1)]
+        assert error == pytest.approx(np.exp(np.mean(np.log(np.array(each) + least))) - least, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("start", "unit", "expected"),
+    [("2001-01", "M", 12), ("2001-01-01", "D", 7), ("2001-01-01T00", "h", 24), ("2001", "Y", 9)],
+)
+def test_the_season_is_that_of_the_calendar(start, unit, expected):
+    at = np.arange(np.datetime64(start, unit), np.datetime64(start, unit) + 60).astype("M8[us]")
+    values = np.sin(2 * np.pi * np.arange(60) / 9)[:, None]  # what the autocorrelation sees where there are years
+    dates = Dates(at, "%Y-%m-%d")
+    assert season_of(Trajectory(dates.days(), values, dates=dates)) == expected
+
+
+@pytest.mark.parametrize("season", [4, 7, 12])
+def test_the_season_is_that_of_the_autocorrelation(season):
+    rng, t = np.random.default_rng(0), np.arange(12 * season)
+    shape = rng.standard_normal(season)
+    values = 0.1 * t + np.resize(shape, len(t)) + 0.3 * rng.standard_normal(len(t))
+    assert season_of(as_series(values)) == season
+    assert season_of(as_series(rng.standard_normal(150))) == 1
+    assert season_of(as_series(rng.standard_normal(150).cumsum())) == 1
+
+
+@pytest.mark.parametrize("system", ["lorenz", "henon", "logistic", "mackey_glass"])
+def test_noise_is_told_from_chaos(system):
+    series = dynamics.trajectory(system, 600, None, np.random.default_rng(0))
+    assert not has_noise([series])
+    noise = 0.05 * series.values.std(axis=0) * np.random.default_rng(1).standard_normal(series.values.shape)
+    assert has_noise([replace(series, values=series.values + noise)])
+
+
+def test_a_trend_with_a_season_is_followed():
+    series = sales(140)
+    known, truth = series[:116], series[116:]
+    fitted = KernelFlowForecaster(steps=24).fit(known)
+    best = fitted.windows_.differences
+    assert best.logarithm
+    assert best.steps
+    naive = np.abs(np.resize(known[-12:], 24) - truth).mean()
+    assert np.abs(fitted.predict(24) - truth).mean() < 0.3 * naive
+    as_it_is = KernelFlowForecaster(steps=24, differences=[], logarithm=False).fit(known)
+    assert fitted.backtest_error_ < as_it_is.backtest_error_
+    assert fitted.choice_.error_of_values == pytest.approx(as_it_is.backtest_error_)
+
+
+def test_what_is_given_is_not_chosen():
+    fitted = KernelFlowForecaster(lags=5, differences=[12, 1], logarithm=True, target="next", steps=12).fit(sales())
+    for setting in fitted.choice_.settings:
+        assert setting.windows.lags == 5
+        assert setting.windows.differences == Differences(True, (12, 1))
+        assert not setting.windows.is_increment
+    with pytest.raises(DataError, match="not positive, which has no logarithm"):
+        KernelFlowForecaster(logarithm=True).fit(sales() - 12)
+    with pytest.raises(ConfigError, match="season=0: expected auto, or a whole number >= 1"):
+        KernelFlowForecaster(season=0).fit(sales())
+
+
+def test_forecasts_are_the_median_of_the_best_settings():
+    known, at = sales(), np.arange(140.0)
+    fitted = KernelFlowForecaster(steps=12, members=3).fit(known)
+    each = []
+    for setting in fitted.choice_.settings[:3]:
+        windows = setting.windows
+        x, y, _ = windows.cut(as_series(known))
+        gram = RBF(setting.length).gram(x)
+        solved = np.linalg.solve(gram + setting.regularization.of(gram) * np.eye(len(x)), y)
+        predict = lambda z, x=x, solved=solved, length=setting.length: RBF(length).gram(z, x) @ solved  # noqa: E731
+        history = known[None, -windows.reach :, None]
+        each.append(windows.forecast(predict, history, at[None, : windows.reach + 12], 12)[0, :, 0])
+    np.testing.assert_allclose(fitted.predict(12), np.median(each, axis=0), rtol=1e-7)
+    errors = [setting.error for setting in fitted.choice_.settings]
+    assert errors == sorted(errors)
+
+
+def test_settings_that_leave_the_range_are_refused():
+    series = [as_series(autoregressive(120, 1))]
+    asked = Asked(Offered().windows(series), RBF, True, steps=20)
+    choice = choose(series, asked)
+    middle, half = (choice.test.high + choice.test.low) / 2, (choice.test.high - choice.test.low) / 2
+    assert all((np.abs(each.forecasts - middle) <= 2 * half).all() for each in choice.settings)
+
+
+def test_intervals_hold():
+    inside, widths = [], []
+    for seed in range(12):
+        series = autoregressive(140, seed)
+        fitted = KernelFlowForecaster(steps=20).fit(series[:120])
+        forecast, deviation, low, high = fitted.predict(20, return_std=True, interval=0.95)
+        inside.append((series[120:] >= low) & (series[120:] <= high))
+        widths.append(high - low)
+        np.testing.assert_allclose(high - forecast, forecast - low)
+        assert (np.diff(deviation) >= 0).all()
+    assert 0.88 < np.mean(inside) < 0.995
+    assert np.max(widths) < 10 * 3.6
+
+
+def test_deviations_of_logarithms_grow_with_the_level():
+    fitted = KernelFlowForecaster(steps=12).fit(sales())
+    deviations = Deviations.of(fitted.choice_)
+    assert deviations.is_relative
+    low, high = deviations.interval(np.array([[1.0], [10.0]]))
+    assert (low > 0).all()
+    assert high[1, 0] > 10 * high[0, 0] * 0.99
+    again = Deviations.recorded(deviations.as_record())
+    np.testing.assert_allclose(again.around(np.ones((30, 1))), deviations.around(np.ones((30, 1))), rtol=1e-4)
+
+
+def test_missing_values_before_a_forecast_are_forecast_first():
+    known = sales()
+    fitted = KernelFlowForecaster(lags=4, differences=[], members=1, steps=12).fit(known)
+    gapped = known.copy()
+    gapped[[-3, -1]] = np.nan
+    filled = gapped.copy()
+    filled[-3] = fitted.predict(1, series=gapped[:-3])[0]
+    filled[-1] = fitted.predict(1, series=filled[:-1])[0]
+    np.testing.assert_allclose(fitted.predict(6, series=gapped), fitted.predict(6, series=filled), rtol=1e-12)
+    with_gaps = KernelFlowForecaster(steps=12).fit(gapped)
+    assert np.abs(with_gaps.predict(12) / KernelFlowForecaster(steps=12).fit(known).predict(12) - 1).max() < 0.2
+
+
+def test_frames_have_times_and_panels_their_own_kernels():
+    months = pd.date_range("2001-01-01", periods=120, freq="MS")
+    frame = pd.DataFrame({"time": months, "sold": sales()})
+    fitted = KernelFlowForecaster(steps=12).fit(frame)
+    assert fitted.n_features_in_ == 1
+    indexed = KernelFlowForecaster(steps=12).fit(frame.set_index("time"))
+    np.testing.assert_array_equal(fitted.predict(5), indexed.predict(5))
+    with_place = KernelFlowForecaster(steps=12, calendar=["year"], differences=[]).fit(frame)
+    assert with_place.windows_.periods == (365.2425,)
+    with pytest.raises(DataError, match="has no dates"):
+        KernelFlowForecaster(calendar=["year"]).fit(sales())
+    with pytest.raises(DataError, match="do not rise"):
+        KernelFlowForecaster().fit(frame.iloc[::-1])
+
+    both = [sales(seed=1), 100 * sales(seed=2)]
+    own = KernelFlowForecaster(steps=12, panel="own").fit(both).predict(3)
+    for series, found in zip(both, own, strict=True):
+        np.testing.assert_array_equal(found, KernelFlowForecaster(steps=12).fit(series).predict(3))
+
+
+def test_a_run_forecasts_by_several_settings_with_intervals(kfx, tmp_path):
+    months = pd.date_range("2001-01-01", periods=120, freq="MS").strftime("%Y-%m")
+    pd.DataFrame({"month": months, "sold": sales()}).to_csv("sales.csv", index=False)
+    words = ("run", "dataset=series", "dataset.path=sales.csv", "dataset.time=month", "dataset.calendar=[year]")
+    code, out, err = kfx(*words, "optimizer.iterations=3", "hydra.run.dir=r")
+    assert code == 0, err
+    assert "the forecast is the median with 9 other settings" in out
+    assert "standard deviations; of values as they are" in out
+    run = load_run("r")
+    assert len(run.config.dataset.others) == 9
+    rows = pd.read_csv("r/forecasts.csv")
+    inside = (rows["truth.sold"] >= rows["low.sold"]) & (rows["truth.sold"] <= rows["high.sold"])
+    of_trained = run.evaluation.query("kernel == 'trained' and metric == 'forecast_coverage_95'")["value"]
+    assert of_trained.iloc[0] == pytest.approx(inside[rows["kernel"] == "trained"].mean())
+    code, out, err = kfx("predict", "r", "sales.csv", "--steps", "3")
+    assert code == 0, err
+    lines = [line.split(",") for line in out.strip().splitlines()]
+    assert lines[0] == ["series", "step", "time", "sold", "low", "high"]
+    assert lines[1][2] == "2011-01"
+    assert all(float(low) < float(value) < float(high) for *_, value, low, high in lines[1:])
+    code, _, err = kfx(
+        "run", "dataset=series", "dataset.path=sales.csv", "dataset.columns=[sold]", "dataset.calendar=[day]"
+    )
+    assert code == 2
+    assert "dataset.calendar=[day]: needs dates" in err
