@@ -68,7 +68,7 @@ def runs(tmp_path_factory):
         "lengths": [*own_table(folder), "optimizer.iterations=30", *QUIET],
         "discarded": [*noise_table(folder), *QUIET],
         "outputs": [*two_targets(folder), "optimizer.iterations=5", *QUIET],
-        "series": [*series(folder), "optimizer.iterations=5", *QUIET],
+        "series": [*series(folder), "dataset.target=increment", "optimizer.iterations=5", *QUIET],
     }
     for name, own in words.items():
         made[name] = kfx.run([*own, f"hydra.run.dir='{folder / name}'"], progress=False)

@@ -137,13 +137,13 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         """
         train, self._names = trajectories(series), names_of(series)
         self._check()
-        for each in train:
-            self._require_dates(each)
+        for one in train:
+            self._require_dates(one)
         self.n_features_in_, self._is_flat = train[0].values.shape[1], is_flat(series)
         self._last = train[-1]
         if self.panel == "own":
             each = series if isinstance(series, (list, tuple)) and len(train) > 1 else [series]
-            self.forecasters_ = [clone(self).set_params(panel="shared").fit(one) for one in each]
+            self.forecasters_ = [clone(self).set_params(panel="shared").fit(own) for own in each]
             return self
         choice = self._choice(train)
         kernels = [self._kernel_of(setting.length) for setting in choice.settings[: self.members]]
