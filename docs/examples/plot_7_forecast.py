@@ -18,12 +18,12 @@ from kfx.data.dynamics import exponent, trajectory
 series = trajectory("lorenz", 1000, None, np.random.default_rng(0))
 known, after = series.values[:500], series.values[500:]
 chosen = KernelFlowForecaster(lags=4).fit(known)
-print(f"{chosen.kernel_}, λ = {chosen.regularization_:g}, backtest sMAPE {chosen.backtest_error_:.3f} %")
+print(f"{chosen.kernel_}, λ = {chosen.regularization_:g}, backtest error {chosen.backtest_error_:.2g} deviations")
 
 # %%
 # Forecast the next 500
 # ---------------------
-# ``return_std`` gives the errors of forecasts of as many steps within the known series. On a logarithmic axis the error
+# ``return_std`` gives the deviations of the errors, from forecasts within the known series. On a logarithmic axis the error
 # grows as the Lyapunov exponent says, from the error of a single step, until it is as large as the series.
 forecast, deviation = chosen.predict(500, return_std=True)
 time = np.arange(500) * 0.025 * exponent("lorenz")
