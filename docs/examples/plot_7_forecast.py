@@ -23,7 +23,7 @@ print(f"{chosen.kernel_}, λ = {chosen.regularization_:g}, backtest error {chose
 # %%
 # Forecast the next 500
 # ---------------------
-# ``return_std`` gives the deviations of the errors, from forecasts within the known series. On a logarithmic axis the error
+# ``return_std`` gives the deviations of errors, from forecasts within the known series. On a logarithmic axis the error
 # grows as the Lyapunov exponent says, from the error of a single step, until it is as large as the series.
 forecast, deviation = chosen.predict(500, return_std=True)
 time = np.arange(500) * 0.025 * exponent("lorenz")

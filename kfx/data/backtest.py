@@ -23,7 +23,8 @@ from kfx.outcomes import DataError
 
 BLOCKS = 5
 """Number of forecasts of a backtest."""
-_MOST_STEPS, _MOST_STEPS_WITH_NOISE, _MOST_POINTS = 200, 50, 2000
+_MOST_STEPS, _MOST_STEPS_WITH_NOISE = 200, 50
+_MOST_POINTS, _MOST_POINTS_WITH_NOISE = 2000, 600
 _LEAST_ERROR = 1e-3
 """In standard deviations of a series: errors of that size say nothing, or those of its mean change where it has
 noise."""
@@ -82,14 +83,16 @@ class Backtest:
     ) -> Backtest:
         """Spread the blocks over the longest series.
 
-        steps: of a block; None for a fifth of the series, at most 200, or 50 from rolling origins. before: at least so
-        many values before a block are whole. rolling: a block is forecast from what is before it alone, and lies in the
-        last half. Of a series with more than 2000 steps the last 2000 are used. DataError if a series is too short.
+        steps: of a block; None for a fifth of the series, at most 200. before: at least so many values before a block
+        are whole. rolling: a block is forecast from what is before it alone, lies in the last half, and has at most 50
+        steps. Of a longer series the last 2000 steps are used, or with `rolling` 600. DataError if a series is too
+        short.
         """
-        series = [each[-_MOST_POINTS:] for each in train]
+        most_steps, most = (_MOST_STEPS_WITH_NOISE, _MOST_POINTS_WITH_NOISE) if rolling else (_MOST_STEPS, _MOST_POINTS)
+        series = [each[-most:] for each in train]
         longest = max(range(len(series)), key=lambda i: len(series[i]))
         whole, reach = series[longest], windows.reach
-        steps = min(steps or (_MOST_STEPS_WITH_NOISE if rolling else _MOST_STEPS), len(whole) // 5)
+        steps = min(steps or most_steps, most_steps if rolling else len(whole), len(whole) // 5)
         before = max(before, reach)
         first = max(before, int((0.5 if rolling else 0.15) * len(whole)))
         if steps < 1 or first + steps > len(whole) or len(whole) < 2 * reach + steps + 2:
@@ -98,10 +101,10 @@ class Backtest:
             )
         fitted = windows.fitted(series)
         cut = [fitted.cut(each) for each in series]
-        x, y = (np.concatenate(kind)[-_MOST_POINTS:] for kind in list(zip(*cut, strict=True))[:2])
+        x, y = (np.concatenate(kind)[-most:] for kind in list(zip(*cut, strict=True))[:2])
         # where a window of another series ends does not matter
         ends = np.concatenate([each[2] if i == longest else np.full(len(each[2]), -1) for i, each in enumerate(cut)])
-        ends = ends[-_MOST_POINTS:]
+        ends = ends[-most:]
         if rolling:
             order = np.argsort(ends, kind="stable")
             x, y, ends = x[order], y[order], ends[order]
