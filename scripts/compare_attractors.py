@@ -203,6 +203,8 @@ def main() -> None:
     mixed = np.random.default_rng(0).permutation(listed).tolist()  # so that the first are a sample of all
     systems = parsed.systems.split(",") if parsed.systems else mixed
     methods = [name for name in parsed.methods.split(";") if name] or list(METHODS)
+    if unknown := [name for name in methods if name not in METHODS]:
+        parser.error(f"--methods {';'.join(unknown)}: expected out of {'; '.join(METHODS)}")
     compare(systems[part::parts], methods, FOLDER / ("attractors.csv" if parts == 1 else f"attractors-{part}.csv"))
 
 
