@@ -86,7 +86,8 @@ class Choice:
             forecasts = np.stack([self.settings[i].forecasts[block] for i in best])
             found.append(np.median(forecasts, axis=0))
         if of_logarithms:
-            return np.log(truth) - np.log(np.stack(found))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return np.asarray(np.log(truth) - np.log(np.stack(found)))
         return truth - np.stack(found)
 
 
