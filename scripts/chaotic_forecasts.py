@@ -86,7 +86,6 @@ def whole_rollout(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
 METHODS: dict[str, Forecast] = {
     "kfx": kfx(),
     "kfx, then trained by rho": trained("rho"),
-    "kfx, then trained by nll": trained("nll"),
     "nothing chosen": whole_rollout,
     "one step: untrained": one_step(None),
     "one step: rho": one_step("rho"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kfx.data.differences import Differences
-from kfx.data.times import Dates
+from kfx.data.times import DAY, Dates, Step, sizes
 from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
 
@@ -39,6 +39,15 @@ class Trajectory:
     def at(self) -> np.ndarray:
         """The times, (T,): dates, or numbers."""
         return self.time if self.dates is None else self.dates.at
+
+    def ahead(self, step: Step | None, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The next `count` times after the last, as `time` and as `at` have them, (count,) each. step: None for the
+        mean one."""
+        if step is None:
+            mean = float(sizes(self.at).mean()) if len(self) > 1 else 1.0
+            step = Step("" if self.dates is None else "days", mean)
+        at = step.onwards(self.at, count)
+        return (at if self.dates is None else self.time[-1] + (at - self.at[-1]) / DAY), at
 
     def written(self) -> list[str] | list[float]:
         """The times as people know them, (T,): dates as their file writes them, or numbers."""

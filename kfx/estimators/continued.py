@@ -12,7 +12,7 @@ from kfx.data.row_file_options import changes
 from kfx.data.series import require_regular
 from kfx.data.series_file import Rows, read
 from kfx.data.series_options import OwnSeriesOption
-from kfx.data.times import DAY, Dates, Step, sizes
+from kfx.data.times import Dates, Step, sizes
 from kfx.data.windows import SeriesParts, Trajectory
 from kfx.estimators.recorded import Model
 from kfx.evaluation.ensemble import forecast, with_others
@@ -83,9 +83,5 @@ def _onwards(last: Trajectory, step: Step | None, count: int, where: str) -> tup
         unit = "" if last.dates is None else " days"
         said = f"its last {len(last)} rows have steps from {found.min():g} to {found.max():g}{unit}"
         raise DataError(f"{where}: {said}; expected those of the run, {step}")
-    if step is None:
-        step = Step("" if last.dates is None else "days", float(sizes(last.at).mean()) if len(last) > 1 else 1.0)
-    at = step.onwards(last.at, count)
-    if last.dates is None:
-        return at, at.tolist()
-    return last.time[-1] + (at - last.at[-1]) / DAY, Dates(at, last.dates.format).written()
+    time, at = last.ahead(step, count)
+    return time, at.tolist() if last.dates is None else Dates(at, last.dates.format).written()

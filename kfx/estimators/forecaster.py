@@ -16,6 +16,7 @@ from kfx.config.plugins import Portable
 from kfx.data.choice import MEMBERS, Asked, Choice, Offered, choose, kernel_with_length
 from kfx.data.deviations import Deviations
 from kfx.data.series_options import PERIODS
+from kfx.data.times import step_of
 from kfx.data.windows import Trajectory, Windows, smape
 from kfx.estimators.parameters import Chosen
 from kfx.estimators.regressor import KernelFlowRegressor
@@ -136,8 +137,8 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         """
         train, self._names = trajectories(series), names_of(series)
         self._check()
-        if self.calendar and any(each.dates is None for each in train):
-            raise DataError(f"calendar={self.calendar!r}: the series has no dates; give frames with a column time")
+        for each in train:
+            self._require_dates(each)
         self.n_features_in_, self._is_flat = train[0].values.shape[1], is_flat(series)
         self._last = train[-1]
         if self.panel == "own":
@@ -177,8 +178,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             each = [one.predict(steps, series=series, return_std=return_std, interval=interval) for one in of]
             return each if series is None else each[0]
         last = self._last if series is None else self._continued(series)
-        step = float(last.time[-1] - last.time[-2]) if len(last) > 1 else 1.0
-        time = np.concatenate([last.time, last.time[-1] + step * np.arange(1, steps + 1)])
+        time = np.concatenate([last.time, last.ahead(step_of([last.at]), int(steps))[0]])
         with exclusively():
             found = forecast(self._members, [last.values], [time], int(steps))[0]
         answers = [found]
@@ -284,7 +284,12 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         given = several[0]
         if given.values.shape[1] != self.n_features_in_:
             raise ValueError(f"series has {given.values.shape[1]} coordinates; the fit had {self.n_features_in_}")
+        self._require_dates(given)
         return given
+
+    def _require_dates(self, series: Trajectory) -> None:
+        if self.calendar and series.dates is None:
+            raise DataError(f"calendar={self.calendar!r}: the series has no dates; give a frame with a column time")
 
 
 def _is_count(value: object) -> bool:
