@@ -202,6 +202,17 @@ def test_deviations_of_logarithms_grow_with_the_level():
     np.testing.assert_allclose(again.around(np.ones((30, 1))), deviations.around(np.ones((30, 1))), rtol=1e-4)
 
 
+def test_deviations_of_chaos_grow_to_the_size_of_the_attractor():
+    series = dynamics.trajectory("lorenz", 1400, None, np.random.default_rng(0)).values
+    fitted = KernelFlowForecaster(lags=4, members=1).fit(series[:500])
+    _, deviation, low, high = fitted.predict(900, return_std=True, interval=0.95)
+    spread = np.sqrt(2) * series[:500].std(axis=0)
+    np.testing.assert_allclose(deviation[-1], spread)
+    assert (deviation[20] < 1e-2 * spread).all()
+    inside = (series[500:] >= low) & (series[500:] <= high)
+    assert 0.9 < inside.mean() <= 1
+
+
 def test_missing_values_before_a_forecast_are_forecast_first():
     known = sales()
     fitted = KernelFlowForecaster(lags=4, differences=[], members=1, steps=12).fit(known)

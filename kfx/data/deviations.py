@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,15 @@ class Deviations:
     Split conformal prediction takes a quantile of such errors; since there are few, it is Student's, with one degree of
     freedom fewer than there are blocks.
     steps: (k,), from 1, rising. values: (k, coordinates), deviations of the errors of logarithms if `is_relative`.
-    blocks: the number of forecasts within the series that do not overlap, at least 5.
+    blocks: the number of forecasts within the series that do not overlap, at least 5. most: the largest deviation of a
+    series without noise, (coordinates,), None of one with noise.
     """
 
     steps: tuple[int, ...]
     values: np.ndarray
     is_relative: bool
     blocks: int
+    most: np.ndarray | None = None
 
     @classmethod
     def of(cls, choice: Choice) -> Deviations:
@@ -40,17 +42,20 @@ class Deviations:
         )
         near = [squares[int(step / 1.25) : int(np.ceil(1.25 * step))].mean(axis=0) for step in steps]
         values = np.sqrt(np.maximum.accumulate(np.stack(near), axis=0))
-        return cls(tuple(steps), values, is_relative, _independent(choice.test))
+        most = None if choice.test.is_rolling else np.sqrt(2) * choice.test.spread  # of two points of an attractor
+        return cls(tuple(steps), values, is_relative, _independent(choice.test), most)
 
     @classmethod
     def recorded(cls, found: Mapping[str, Any]) -> Deviations:
         """Those of `as_record`."""
-        return cls(tuple(found["steps"]), np.array(found["values"]), found["relative"], found["blocks"])
+        most = None if found["most"] is None else np.array(found["most"])
+        return cls(tuple(found["steps"]), np.array(found["values"]), found["relative"], found["blocks"], most)
 
     def as_record(self) -> dict[str, Any]:
         """As a config has them."""
-        values = [[float(f"{value:.6g}") for value in row] for row in self.values]
-        return {"steps": list(self.steps), "values": values, "relative": self.is_relative, "blocks": self.blocks}
+        found = {"steps": list(self.steps), "relative": self.is_relative, "blocks": self.blocks}
+        found["values"] = [[float(f"{value:.6g}") for value in row] for row in self.values]
+        return found | {"most": None if self.most is None else self.most.tolist()}
 
     def around(self, forecast: np.ndarray) -> np.ndarray:
         """The deviation of each step of a forecast, (…, steps, coordinates), in its units."""
@@ -66,15 +71,19 @@ class Deviations:
         return forecast - width, forecast + width
 
     def _at(self, steps: int) -> np.ndarray:
-        """(steps, coordinates). Beyond the last known step they grow with the power of the last few, at most 1."""
-        known, asked = np.log(self.steps), np.log(np.arange(1, steps + 1))
+        """(steps, coordinates). Beyond the last known step those of a series with noise grow with the power of the last
+        three quarters, at most 1, and those of a trajectory exponentially, as errors of chaos do."""
+        known, asked = np.array(self.steps), np.arange(1, steps + 1)
         logs = np.log(np.maximum(self.values, 1e-300))
-        inside = np.stack([np.interp(asked, known, own) for own in logs.T], axis=1)
-        earlier = max(len(known) - 3, 0)
-        span = known[-1] - known[earlier]
-        power = ((logs[-1] - logs[earlier]) / span).clip(0, 1) if span > 0 else np.full(logs.shape[1], 0.5)
-        beyond = (asked - known[-1]).clip(0)[:, None] * power
-        return np.asarray(np.exp(inside + beyond) * np.sqrt(1 + 1 / self.blocks))
+        inside = np.stack([np.interp(np.log(asked), np.log(known), own) for own in logs.T], axis=1)
+        scale: Callable[[np.ndarray], np.ndarray] = np.log if self.most is None else np.asarray
+        earlier = int(np.searchsorted(known, known[-1] / 4))
+        span = float(scale(known[-1:])[0] - scale(known[earlier : earlier + 1])[0])
+        slope = (logs[-1] - logs[earlier]).clip(0) / span if span > 0 else np.full(logs.shape[1], 0.5)
+        slope = slope.clip(0, 1) if self.most is None else slope.max()  # one exponent for all coordinates
+        beyond = (scale(asked) - scale(known[-1:])[0]).clip(0)[:, None] * slope
+        found = np.exp((inside + beyond).clip(None, 700)) * np.sqrt(1 + 1 / self.blocks)
+        return np.asarray(found if self.most is None else np.minimum(found, self.most))
 
 
 def _independent(test: Backtest) -> int:

@@ -95,7 +95,7 @@ class SeriesData(DatasetOption, abc.ABC):
     deviations: Several = ranged(
         None,
         "deviations by step",
-        lambda v: isinstance(v, dict) and set(v) == {*("steps", "values", "relative", "blocks"), *_ERRORS},
+        lambda v: isinstance(v, dict) and set(v) == {*("steps", "values", "relative", "blocks", "most"), *_ERRORS},
         "deviations of forecasts by step, from errors of that backtest, and the error by which settings are chosen",
         null="what that backtest finds",
     )
