@@ -24,7 +24,7 @@ from kfx.outcomes import DataError
 BLOCKS = 5
 """Number of forecasts of a backtest."""
 _MOST_STEPS, _MOST_STEPS_WITH_NOISE = 200, 50
-_MOST_POINTS, _MOST_POINTS_WITH_NOISE = 2000, 600
+_MOST_POINTS, _MOST_POINTS_WITH_NOISE = 2000, 800
 _LEAST_ERROR = 1e-3
 """In standard deviations of a series: errors of that size say nothing, or those of its mean change where it has
 noise."""
@@ -83,16 +83,16 @@ class Backtest:
     ) -> Backtest:
         """Spread the blocks over the longest series.
 
-        steps: of a block; None for a fifth of the series, at most 200. before: at least so many values before a block
-        are whole. rolling: a block is forecast from what is before it alone, lies in the last half, and has at most 50
-        steps. Of a longer series the last 2000 steps are used, or with `rolling` 600. DataError if a series is too
-        short.
+        steps: of a block, at most a fifth of the series; None for at most 200, or 50 with `rolling`. before: at least
+        so many values before a block are whole. rolling: a block is forecast from what is before it alone, and lies in
+        the last half. Of a longer series the last 2000 steps are used, or with `rolling` 800. DataError if a series is
+        too short.
         """
         most_steps, most = (_MOST_STEPS_WITH_NOISE, _MOST_POINTS_WITH_NOISE) if rolling else (_MOST_STEPS, _MOST_POINTS)
         series = [each[-most:] for each in train]
         longest = max(range(len(series)), key=lambda i: len(series[i]))
         whole, reach = series[longest], windows.reach
-        steps = min(steps or most_steps, most_steps if rolling else len(whole), len(whole) // 5)
+        steps = min(steps or most_steps, len(whole) // 5)
         before = max(before, reach)
         first = max(before, int((0.5 if rolling else 0.15) * len(whole)))
         if steps < 1 or first + steps > len(whole) or len(whole) < 2 * reach + steps + 2:
