@@ -67,7 +67,8 @@ class Deviations:
 
         width = self._at(forecast.shape[-2]) * stdtrit(max(self.blocks - 1, 1), (1 + level) / 2)
         if self.is_relative:
-            return forecast * np.exp(-width), forecast * np.exp(width)
+            size = np.abs(forecast)  # a median with values as they are may be negative
+            return forecast + size * np.expm1(-width), forecast + size * np.expm1(width)
         return forecast - width, forecast + width
 
     def _at(self, steps: int) -> np.ndarray:
