@@ -199,7 +199,10 @@ def test_series_come_back_by_their_names_and_dates_and_other_steps_are_refused(k
     predicted(east[-12::2], "have steps from 61 to 62 days; expected those of the run, 1 month")
     gapped = east[-8:].drop(index=east.index[-3])
     predicted(gapped, "have steps from 30 to 61 days; expected those of the run, 1 month")
-    predicted(east.assign(x=east["x"].where(east.index != east.index[-2])), "its last 4 values must be there")
+    filled = predicted(east.assign(x=east["x"].where(east.index != east.index[-2])))
+    np.testing.assert_allclose(filled["x"], found["x"][:2], atol=0.2)
+    no_window = east.assign(x=east["x"].where(np.arange(len(east)) % 3 > 0))
+    predicted(no_window, "no 4 values after one another are there, which a forecast goes on from")
     predicted(east.assign(t=np.arange(len(east))), "dataset.date_format=%d.%m.%Y")
 
 
@@ -215,23 +218,23 @@ def test_numbers_of_another_step_are_refused_by_predict(kfx, in_folder):
     assert pd.read_csv(io.StringIO(out))["time"].tolist() == [30.0, 30.5]
 
 
-def test_windows_with_a_gap_before_a_forecast_are_not_chosen(kfx, in_folder):
+def test_windows_that_no_test_series_holds_are_not_chosen(kfx, in_folder):
     frame = series("s.csv", np.arange(60.0))
     frame.assign(x=frame["x"].where((frame.index < 42) | (frame.index % 4 > 0))).to_csv("s.csv", index=False)
     words = ("dataset=series", "dataset.path=s.csv", "dataset.time=t", "optimizer=none", "hydra.run.dir=r")
     code, _, err = kfx("run", *words, "dataset.lags=4")
     assert (code, err.count("\n")) == (2, 1), err
-    assert "no forecast can start: the 4 values before each origin hold a missing one" in err
+    assert "dataset.lags=4: the test series of 12 steps hold no window of 4 steps" in err
     frame.assign(x=frame["x"].where((frame.index < 42) | (frame.index % 2 > 0))).to_csv("gone.csv", index=False)
     code, _, err = kfx("run", *words, "dataset.path=gone.csv")
-    assert "no forecast can start: the 2 values before each origin" in err
+    assert "the test series of 12 steps hold no window of 2 steps" in err
     assert not (in_folder / "r").exists()
     code, _, err = kfx("run", *words)
     assert code == 0, err
     assert load_run("r").config.dataset.lags == 2, "windows of 8 hold a gap"
 
 
-def test_the_forecaster_copies_and_masks_what_it_is_given_and_needs_a_whole_last_window():
+def test_the_forecaster_copies_and_masks_what_it_is_given_and_fills_its_last_window():
     x = np.sin(np.arange(120) / 5)
     given = x.copy()
     fitted = KernelFlowForecaster(lags=8, regularization=1e-6).fit(given)
@@ -242,10 +245,9 @@ def test_the_forecaster_copies_and_masks_what_it_is_given_and_needs_a_whole_last
     masked = np.ma.masked_array(np.where(np.arange(120) == 60, 1e6, x), mask=np.arange(120) == 60)
     assert fitted.fit(masked).windows_.scale[0] < 1
     holed = np.where(np.arange(120) == 110, np.nan, x)
-    assert KernelFlowForecaster().fit(holed).windows_.lags == 8, "the windows of 15 hold the gap"
-    for wrong, lags in ((np.append(x, np.nan), "auto"), (holed, 12)):
-        with pytest.raises(DataError, match="a window, one is missing; cut off the end"):
-            KernelFlowForecaster(lags=lags).fit(wrong)
+    for known, lags, ahead in ((np.append(x, np.nan), "auto", 121), (holed, 12, 120)):
+        found = KernelFlowForecaster(lags=lags).fit(known).predict(3)
+        np.testing.assert_allclose(found, np.sin(np.arange(ahead, ahead + 3) / 5), atol=0.01)
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "laplace"])
