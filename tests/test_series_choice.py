@@ -193,7 +193,7 @@ def test_intervals_hold():
 
 def test_deviations_of_logarithms_grow_with_the_level():
     fitted = KernelFlowForecaster(steps=12).fit(sales())
-    deviations = Deviations.of(fitted.choice_)
+    deviations = Deviations.of(fitted.choice_, 10)
     assert deviations.is_relative
     low, high = deviations.interval(np.array([[1.0], [10.0]]))
     assert (low > 0).all()
@@ -224,6 +224,34 @@ def test_missing_values_before_a_forecast_are_forecast_first():
     np.testing.assert_allclose(fitted.predict(6, series=gapped), fitted.predict(6, series=filled), rtol=1e-12)
     with_gaps = KernelFlowForecaster(steps=12).fit(gapped)
     assert np.abs(with_gaps.predict(12) / KernelFlowForecaster(steps=12).fit(known).predict(12) - 1).max() < 0.2
+
+
+def test_gaps_in_the_known_part_leave_intervals():
+    series = sales(60)
+    series[30:38] = np.nan
+    fitted = KernelFlowForecaster().fit(series)
+    assert len(fitted.choice_.test.kept) >= 5
+    forecast, low, high = fitted.predict(14, interval=0.95)
+    assert (high - low > 0.02 * forecast).all()
+
+
+@pytest.mark.parametrize("at", [-1, -2, -3])
+def test_a_value_without_a_logarithm_is_forecast_first(at):
+    series = sales(90)
+    fitted = KernelFlowForecaster(logarithm=True, steps=6).fit(series)
+    wrong, missing = series.copy(), series.copy()
+    wrong[at], missing[at] = 0.0, np.nan
+    np.testing.assert_array_equal(fitted.predict(4, series=wrong), fitted.predict(4, series=missing))
+
+
+def test_the_judged_series_of_several_is_learned_from():
+    rng = np.random.default_rng(0)
+    several = [as_series(10 * k + rng.standard_normal(900).cumsum()) for k in (0, 5)]
+    counts = Backtest.of(Windows(2), several, rolling=True).kept.sum(axis=1)
+    assert (np.diff(counts) > 0).all()
+    frame = pd.DataFrame({"a": sales(), "b": sales(seed=1)})
+    with pytest.raises(ValueError, match="different columns: "):
+        KernelFlowForecaster().fit([frame, frame[["b", "a"]]])
 
 
 def test_frames_have_times_and_panels_their_own_kernels():

@@ -100,17 +100,17 @@ class Backtest:
                 f"the longest series has {len(whole)} steps, too few for windows of {reach}; take fewer lags"
             )
         fitted = windows.fitted(series)
-        cut = [fitted.cut(each) for each in series]
+        order = [*(i for i in range(len(series)) if i != longest), longest]  # the last points are kept: its own first
+        cut = [fitted.cut(series[i]) for i in order]
         x, y = (np.concatenate(kind)[-most:] for kind in list(zip(*cut, strict=True))[:2])
         # where a window of another series ends does not matter
-        ends = np.concatenate([each[2] if i == longest else np.full(len(each[2]), -1) for i, each in enumerate(cut)])
-        ends = ends[-most:]
+        ends = np.concatenate([*(np.full(len(each[2]), -1) for each in cut[:-1]), cut[-1][2]])[-most:]
         if rolling:
-            order = np.argsort(ends, kind="stable")
-            x, y, ends = x[order], y[order], ends[order]
+            rising = np.argsort(ends, kind="stable")
+            x, y, ends = x[rising], y[rising], ends[rising]
         places = np.arange(first, len(whole) - steps + 1)
-        ahead = np.lib.stride_tricks.sliding_window_view(np.isfinite(whole.values).any(axis=1), steps)
-        good = places[whole_runs(whole.values, before)[places - before] & ahead[places].any(axis=1)]
+        begun = np.isfinite(whole.values[places]).any(axis=1)  # most of a block's weight is on its first steps
+        good = places[whole_runs(whole.values, before)[places - before] & begun]
         starts = good[sorted({*np.linspace(0, len(good) - 1, blocks).astype(int).tolist()})] if len(good) else good
         parts = [(at, whole[at - reach : at + steps]) for at in starts.tolist()]
         if not len(x) > 1 or not parts:

@@ -73,7 +73,7 @@ class Choice:
         errors = (each.error for each in self.settings if each.windows.differences == Differences())
         return min(errors, default=None)
 
-    def residuals(self, of_logarithms: bool = False, count: int = MEMBERS) -> np.ndarray:
+    def residuals(self, of_logarithms: bool, count: int) -> np.ndarray:
         """Truth − forecast of each block, or of their logarithms, (blocks, steps, coordinates), by the median of the
         `count` settings that are best on the other blocks: the errors of those that are best on this one too would be
         too small."""
@@ -155,13 +155,20 @@ def _tests(
             fitting.append(windows)
         except DataError as error:
             problem = problem or error  # that of the smallest window
+    most: list[Backtest] = []
     for longest in sorted({windows.reach for windows in fitting}, reverse=True):
         some = [windows for windows in fitting if windows.reach <= longest]
         try:
-            return [Backtest.of(each, train, steps, blocks, before=longest, rolling=rolling) for each in some]
+            found = [Backtest.of(each, train, steps, blocks, before=longest, rolling=rolling) for each in some]
         except DataError:
             continue  # no block has so many whole values before it
-    raise problem or DataError("no windows are offered")
+        if not most or len(found[0].kept) > len(most[0].kept):
+            most = found
+        if len(most[0].kept) >= min(blocks, BLOCKS):
+            break
+    if not most:
+        raise problem or DataError("no windows are offered")
+    return most
 
 
 def steps_that_tell(forecasts: Sequence[np.ndarray], test: Backtest) -> int:

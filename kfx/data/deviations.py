@@ -30,18 +30,20 @@ class Deviations:
     most: np.ndarray | None = None
 
     @classmethod
-    def of(cls, choice: Choice) -> Deviations:
-        """Those of a choice's median forecast; relative where its best setting sees logarithms."""
+    def of(cls, choice: Choice, members: int) -> Deviations:
+        """Those of the median forecast of so many settings; relative where the best one sees logarithms."""
         is_relative = choice.best.windows.differences.logarithm
-        found = choice.residuals(is_relative)
+        found = choice.residuals(is_relative, members)
         known = np.isfinite(found)
-        squares = np.where(known, found, 0.0) ** 2
-        squares = squares.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-        steps = sorted(
-            {*np.geomspace(1, len(squares), int(2 * np.log2(len(squares))) + 1).round().astype(int).tolist()}
-        )
-        near = [squares[int(step / 1.25) : int(np.ceil(1.25 * step))].mean(axis=0) for step in steps]
-        values = np.sqrt(np.maximum.accumulate(np.stack(near), axis=0))
+        squares, counts = (np.where(known, found, 0.0) ** 2).sum(axis=0), known.sum(axis=0)
+        count = int(2 * np.log2(len(squares))) + 1
+        steps = sorted({*np.geomspace(1, len(squares), count).round().astype(int).tolist()})
+        near = [slice(int(step / 1.25), int(np.ceil(1.25 * step))) for step in steps]
+        sums, numbers = (np.stack([each[part].sum(axis=0) for part in near]) for each in (squares, counts))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.maximum.accumulate(np.nan_to_num(sums / numbers), axis=0)
+        first = means[(means > 0).argmax(axis=0), np.arange(means.shape[1])]  # where first steps have no truth
+        values = np.sqrt(np.where(means > 0, means, first))
         most = None if choice.test.is_rolling else np.sqrt(2) * choice.test.spread  # of two points of an attractor
         return cls(tuple(steps), values, is_relative, _independent(choice.test), most)
 

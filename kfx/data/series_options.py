@@ -201,10 +201,11 @@ class SeriesData(DatasetOption, abc.ABC):
         from kfx.data.deviations import Deviations
 
         choice = self._choice = self._chosen(config, kernel, wants_length)
-        own, *others = choice.settings[: self.members or (MEMBERS if choice.test.is_rolling else 1)]
+        members = self.members or (MEMBERS if choice.test.is_rolling else 1)
+        own, *others = choice.settings[:members]
         changes |= {key: value for key, value in _recorded(own).items() if key in _MEMBER[:4]}
         errors = dict(zip(_ERRORS, (own.error, choice.error_of_values, choice.steps), strict=True))
-        deviations = Deviations.of(choice).as_record() | errors
+        deviations = Deviations.of(choice, members).as_record() | errors
         return changes | {"others": [_recorded(each) for each in others], "deviations": deviations}
 
     def in_words(self) -> str:

@@ -161,6 +161,8 @@ class Windows:
         reach, count = self.reach, len(values)
         if count < reach:
             raise DataError(f"a forecast goes on from {reach} values; got {count}")
+        if self.differences.logarithm:  # a value without one is as one that is missing
+            values = np.where(values > 0, values, np.nan)
         if not (whole := whole_runs(values, reach)).any():
             raise DataError(f"no {reach} values after one another are there, which a forecast goes on from; fill some")
         start = int(np.flatnonzero(whole)[-1]) + reach

@@ -183,7 +183,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             found = forecast(self._members, [last.values], [time], int(steps))[0]
         answers = [found]
         if return_std or interval is not None:
-            deviations = Deviations.of(self.choice_)
+            deviations = Deviations.of(self.choice_, len(self._members))
             answers += [deviations.around(found)] if return_std else []
             answers += list(deviations.interval(found, interval)) if interval is not None else []
         answers = [each[:, 0] for each in answers] if self._is_flat else answers

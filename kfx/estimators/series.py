@@ -24,6 +24,9 @@ def trajectories(series: Any) -> list[Trajectory]:
     """
     several = isinstance(series, (list, tuple)) and len(series) > 0 and np.ndim(series[0]) > 0
     found = [_trajectory(each) for each in (series if several else [series])]
+    columns = {tuple(names) for each in (series if several else ()) if (names := names_of([each]))}
+    if len(columns) > 1:
+        raise ValueError(f"the series have different columns: {' and '.join(', '.join(each) for each in columns)}")
     if len({each.values.shape[1] for each in found}) > 1:
         raise ValueError("the series have different numbers of coordinates")
     return found

@@ -69,8 +69,8 @@ def forecast(
         return found[0]
     low, high = (np.stack([of(values, axis=0) for values in known])[:, None] for of in (np.nanmin, np.nanmax))
     is_far = ~(np.abs(found - (low + high) / 2) <= _FAR / 2 * (high - low))
-    found[is_far & ~(is_far.mean(axis=0) > 0.5)] = np.nan
-    return np.asarray(np.nanmedian(np.where(is_far.mean(axis=0) > 0.5, np.nan_to_num(found), found), axis=0))
+    found[is_far & (is_far.mean(axis=0) <= 0.5)] = np.nan
+    return np.asarray(np.nanmedian(np.where(np.isinf(found), np.nan, found), axis=0))
 
 
 def _of_member(member: Member, known: Sequence[np.ndarray], times: Sequence[np.ndarray], steps: int) -> np.ndarray:
