@@ -129,7 +129,7 @@ EVERY_PICTURE = {
     ],
     "forecasts": [
         *("dataset=dynamics", "dataset.n_train=100", "dataset.n_test=60", "dataset.lags=2", "kernel.sigma=3"),
-        *("evaluation=rollout", "evaluation.horizon=20"),
+        *("evaluation=rollout", "evaluation.horizon=20", "evaluation.attractor_steps=50"),
     ],
     "green's function": ["+experiment=owhadi_yoo/greens_recovery", "evaluation.repeats=1", "follow.every=3"],
     "deep kernel machine": [
