@@ -181,7 +181,7 @@ def test_intervals_hold():
     inside, widths = [], []
     for seed in range(12):
         series = autoregressive(140, seed)
-        fitted = KernelFlowForecaster(steps=20).fit(series[:120])
+        fitted = KernelFlowForecaster(lags=4, steps=20).fit(series[:120])
         forecast, deviation, low, high = fitted.predict(20, return_std=True, interval=0.95)
         inside.append((series[120:] >= low) & (series[120:] <= high))
         widths.append(high - low)
@@ -257,11 +257,11 @@ def test_the_judged_series_of_several_is_learned_from():
 def test_frames_have_times_and_panels_their_own_kernels():
     months = pd.date_range("2001-01-01", periods=120, freq="MS")
     frame = pd.DataFrame({"time": months, "sold": sales()})
-    fitted = KernelFlowForecaster(steps=12).fit(frame)
+    fitted = KernelFlowForecaster(lags=4, steps=12).fit(frame)
     assert fitted.n_features_in_ == 1
-    indexed = KernelFlowForecaster(steps=12).fit(frame.set_index("time"))
+    indexed = KernelFlowForecaster(lags=4, steps=12).fit(frame.set_index("time"))
     np.testing.assert_array_equal(fitted.predict(5), indexed.predict(5))
-    with_place = KernelFlowForecaster(steps=12, calendar=["year"], differences=[]).fit(frame)
+    with_place = KernelFlowForecaster(lags=4, steps=12, calendar=["year"], differences=[]).fit(frame)
     assert with_place.windows_.periods == (365.2425,)
     with pytest.raises(DataError, match="has no dates"):
         KernelFlowForecaster(calendar=["year"]).fit(sales())
@@ -269,9 +269,9 @@ def test_frames_have_times_and_panels_their_own_kernels():
         KernelFlowForecaster().fit(frame.iloc[::-1])
 
     both = [sales(seed=1), 100 * sales(seed=2)]
-    own = KernelFlowForecaster(steps=12, panel="own").fit(both).predict(3)
+    own = KernelFlowForecaster(lags=4, steps=12, panel="own").fit(both).predict(3)
     for series, found in zip(both, own, strict=True):
-        np.testing.assert_array_equal(found, KernelFlowForecaster(steps=12).fit(series).predict(3))
+        np.testing.assert_array_equal(found, KernelFlowForecaster(lags=4, steps=12).fit(series).predict(3))
 
 
 def test_a_run_forecasts_by_several_settings_with_intervals(kfx, tmp_path):
