@@ -193,7 +193,7 @@ def flow(size: Size) -> Iterator[Numbers]:
 
     device = torch.device(size.device)
     with tempfile.TemporaryDirectory() as folder:
-        layer, least, _, _ = bench_flows.of_images(size.flowing, 3, 3, device, Path(folder))
+        layer, least, _, _ = bench_flows.of_images(size.flowing, 8, 3, device, Path(folder))
     yield {f"a layer of {size.flowing} images: ms": 1e3 * layer, "its two products: ms": 1e3 * least}
     yield {"share of the limit": least / layer, "GB": peak_bytes(device) / 1e9}
 

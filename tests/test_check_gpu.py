@@ -87,7 +87,7 @@ def test_a_record_of_a_gpu_becomes_the_section_and_one_of_a_cpu_is_refused(check
     text = page.read_text()
     assert text.startswith("# Performance\n\n## On a GPU\n\n`python scripts/check_gpu.py`")
     assert text.endswith("\n\n## After\n\nkept\n")
-    assert "On a card, 2026-01-02:" in text
+    assert "on a card, 2026-01-02:" in text
     assert "| flow | a layer: ms | 1.235 |\n| flow | timed out | after 45 s |\n" in text
     assert "| deep_machine | iterations a second | 8 |\n| deep_machine | failed | a / b |\n" in text
     assert "| 7 |" not in text, "the last record alone"

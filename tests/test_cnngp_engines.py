@@ -84,8 +84,9 @@ def test_bits_do_not_depend_on_threads():
 
 def test_the_engine_follows_the_device(monkeypatch):
     kernel = CNNGP(ARCHITECTURES["simple"]((6, 6)))
-    assert kernel.backend_on(torch.device("cpu")) == "fused"
-    assert kernel.backend_on(torch.device("cuda")) == "torch"
+    x = torch.ones(2, 1, 6, 6)
+    assert kernel.backend_at(x) == "fused"
+    assert kernel.backend_at(x.to("meta")) == "torch"
     fused = CNNGP(ARCHITECTURES["simple"]((6, 6)), engine="fused")
     with pytest.raises(ValueError, match=r"float32 or float64 on a CPU, and the points are torch\.float32 on meta"):
         fused.gram(torch.ones(2, 1, 6, 6, device="meta"))
@@ -94,7 +95,7 @@ def test_the_engine_follows_the_device(monkeypatch):
     with pytest.raises(ValueError, match=r"the points are torch\.float16"):
         fused.gram(half)
     monkeypatch.setattr("kfx.kernels.engine.find_spec", lambda name: None)
-    assert kernel.backend_on(torch.device("cpu")) == "torch"
+    assert kernel.backend_at(x) == "torch"
 
 
 @pytest.mark.parametrize("module", [maps, spatial_loops, dense_loops], ids=lambda module: module.__name__)

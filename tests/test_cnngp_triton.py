@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kfx.kernels import CNNGP, Conv2d, Erf, ReLU, Residual, Sequential, network_options
+from kfx.kernels import CNNGP, CNTK, Conv2d, Erf, ReLU, Residual, Sequential, network_options
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
 from kfx.numerics.incidents import collect
 from kfx.outcomes import ConfigError, Event
@@ -168,6 +168,15 @@ def test_it_compiles_for_a_gpu_and_rounds_products_only_where_allowed():
     run = subprocess.run([sys.executable, "-c", _COMPILE], capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stderr
     assert run.stdout.split("\n")[:4] == ["0 True", "1 True"] * 2
+
+
+@pytest.mark.gpu
+def test_auto_takes_it_on_a_gpu_where_it_takes_the_images():
+    x = torch.rand(2, 1, 28, 28, device=DEVICE)
+    kernel, large = (CNNGP(ARCHITECTURES["convnet"]((side, side), 1.0)) for side in (28, 70))
+    assert [kernel.backend_at(each) for each in (x, x.double())] == ["triton", "torch"]
+    assert large.backend_at(torch.rand(2, 1, 70, 70, device=DEVICE)) == "torch"
+    assert CNTK(ARCHITECTURES["cntk_gap"]((28, 28), 1.0)).backend_at(x) == "torch"
 
 
 @pytest.mark.gpu

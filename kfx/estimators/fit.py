@@ -22,7 +22,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.running import left_out, remarks, stages
 from kfx.running.context import Machine, RunContext, tensors_of
-from kfx.running.journals import InMemory
+from kfx.running.journals import Unrecorded
 from kfx.screen.progress import Audience, Steps, told_to
 from kfx.store.work import Work, in_this_process
 
@@ -58,7 +58,7 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
     audience = Audience.COMMAND if verbose else Audience.NOBODY
     with process.exclusively(), told_to(audience), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
         machine = Machine(device, dtype, count, process.set_switches(config.device.allow_tf32))
-        notes, streams = InMemory(Path(folder)), Streams(config.seed)
+        notes, streams = Unrecorded(Path(folder)), Streams(config.seed)
         (data,) = map(config.outputs.applied, stages.prepared(config, [data], machine, notes))
         tensors = tensors_of(data, machine)
         of_fit, of_evaluation = stages.threads_for(config, [data], machine)

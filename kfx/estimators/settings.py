@@ -24,7 +24,7 @@ from kfx.estimators.parameters import EVALUATION, GROUPS, NESTED, Chosen
 from kfx.experiment.compose import composed, options_in_hydra, without_hydra
 from kfx.experiment.config import Config, typed
 from kfx.kernels.base import Kernel
-from kfx.kernels.kernel_option import Common, Image, KernelOption
+from kfx.kernels.kernel_option import Image, KernelOption
 from kfx.numerics.regularization import Regularization
 from kfx.objectives.options import ObjectiveOption
 from kfx.outcomes import ConfigError
@@ -32,6 +32,7 @@ from kfx.outcomes import ConfigError
 if TYPE_CHECKING:
     from kfx.data.dataset import Dataset
     from kfx.data.preparation import Preparation
+    from kfx.kernels.parameters import Training
     from kfx.objectives.base import Function
 
 _SOLVERS = ("auto", "cholesky", "nystrom")
@@ -284,7 +285,7 @@ class _GivenKernel(KernelOption):
     def name(self) -> str:  # type: ignore[override]
         return type(self.kernel).__name__
 
-    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         return self.kernel
 
 

@@ -44,6 +44,7 @@ class Pool:
     jobs: taken one by one, as workers become free. audience: who sees the output of the runs.
     done: called with each job, its exit code and seconds; if the process died during the job, its own code, negative
         for a signal.
+    fresh: give each job a process of its own, whose memory no earlier job has filled.
     deadline: in `time.monotonic`; running jobs are then interrupted, and `resume=true` continues them.
     A killed worker loses only its current job. Signals are passed on to the workers, which save their states, and no
     new jobs start. Workers stop when this process ends, however it ends.
@@ -56,11 +57,12 @@ class Pool:
         done: Callable[[Job, int, float], None] = lambda job, code, seconds: None,
         *,
         audience: Audience = Audience.COMMAND,
+        fresh: bool = False,
         deadline: float | None = None,
         tell: Callable[[str], None] = say,
     ) -> None:
         self.size, self.waiting, self.done, self.audience = size, iter(jobs), done, audience
-        self.deadline, self.tell = deadline, tell
+        self.fresh, self.deadline, self.tell = fresh, deadline, tell
         self.threads = share_of(size)
         self.busy: dict[subprocess.Popen[bytes], _Work] = {}
         self.idle: list[subprocess.Popen[bytes]] = []
@@ -135,7 +137,7 @@ class Pool:
         assert worker.stdout is not None
         answer = os.read(worker.stdout.fileno(), 100)
         work = self.busy.pop(worker, None)
-        if answer and self.stopped is None:
+        if answer and self.stopped is None and not self.fresh:
             self.idle.append(worker)
         else:
             answers.unregister(worker.stdout)

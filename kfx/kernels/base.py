@@ -32,8 +32,8 @@ class Kernel(Covariance):
     defaults that fit a kernel without settings that depend on data, devices or other kernels.
     """
 
-    def backend_on(self, device: torch.device) -> str:
-        """Return the name of the engine that computes the kernel on a device, which each run records."""
+    def backend_at(self, x: torch.Tensor) -> str:
+        """Return the name of the engine that computes the kernel at points like x, (n, …), which each run records."""
         return "torch"
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -172,8 +172,8 @@ class Composed(Kernel):
         blocks = {name: as_kind(self._values[name], v) for name, v in held.items() if isinstance(v, torch.Tensor)}
         return moved._replaced(blocks)
 
-    def backend_on(self, device: torch.device) -> str:
-        return "+".join(sorted({part.backend_on(device) for part in self._made_of}))
+    def backend_at(self, x: torch.Tensor) -> str:
+        return "+".join(sorted({part.backend_at(x) for part in self._made_of}))
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         for part in self._made_of:

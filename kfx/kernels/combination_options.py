@@ -12,11 +12,12 @@ from kfx.config.option import option
 from kfx.config.parts import ConfigView
 from kfx.config.registry import OPTIONS
 from kfx.config.rules import NO_IMAGES, needs, rows
-from kfx.kernels.kernel_option import LENGTHS, RANDOM, Common, Image, KernelOption, is_number
+from kfx.kernels.kernel_option import LENGTHS, RANDOM, Image, KernelOption, is_number
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     from kfx.kernels.base import Kernel
+    from kfx.kernels.parameters import Training
 
 
 def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Callable[[str, object], object]:
@@ -49,7 +50,7 @@ class CombinationOption(KernelOption):
 
     parts: Several = None
 
-    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         from kfx.kernels.base import Scaled
 
         built = [(coefficient, part.build(image)) for coefficient, part in self.parts]
@@ -186,7 +187,7 @@ class EmulatorOption(KernelOption):
     def default_bounds(cls) -> dict[str, tuple[float, float]]:
         return {"lengths": (1e-4, 1e4)}
 
-    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         from kfx.kernels.ard import ARD
         from kfx.kernels.base import Scaled, Sum
         from kfx.kernels.dot_product import Linear

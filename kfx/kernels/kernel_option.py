@@ -8,7 +8,7 @@ import math
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from kfx.config.fields import MOST_REPEATS, flag, number, parameter, ranged, word
 from kfx.config.option import Option, Settings
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from kfx.kernels.base import Kernel
+    from kfx.kernels.parameters import Training
 
 Image = tuple[int, ...] | None
 """Height and width of the data set's images and, where it is not 1, the number of channels; None for a table."""
@@ -29,13 +30,6 @@ LENGTHS = ("natural", "mean_squared_distance", "median_distance")
 """Ways to take a length from the training points: `kfx.kernels.starts`."""
 RANDOM = ("random", "partly_random")
 """Ways to draw initial parameters: `kfx.kernels.starts`."""
-
-
-class Common(TypedDict):
-    """What every kernel takes beside its own settings."""
-
-    trainable: list[str] | None
-    bounds: dict[str, tuple[float, float]]
 
 
 def is_number(value: object) -> bool:
@@ -101,7 +95,7 @@ class KernelOption(Option, KernelPart):
     def defaults(cls) -> Settings:
         return {**super().defaults(), "bounds": {name: list(pair) for name, pair in cls.default_bounds().items()}}
 
-    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         """Return the kernel. common: `trainable` and `bounds`, as for every kernel."""
         return self.constructor()(**self.beyond(KernelOption), **common)
 
@@ -175,12 +169,12 @@ class ARDOption(KernelOption):
         null="false",
     )
 
-    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         if not self.ard:
             return self.constructor()(**self.beyond(ARDOption), **common)
         from kfx.kernels.ard import ARD
 
-        bounds = dict(common["bounds"])
+        bounds = dict(common["bounds"] or {})
         own = bounds.pop("lengths", None)
         inner = self.constructor()(**self.beyond(ARDOption), bounds=bounds)
         if inner.length is not None:
@@ -229,7 +223,7 @@ class DistanceOption(ARDOption):
     length: ClassVar[str] = "sigma"
     """The field of its length."""
 
-    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         if getattr(self, self.length) is not None:
             return super().make(image, **common)
         unit = copy(self)
@@ -290,7 +284,7 @@ class NetworkOption(KernelOption, abc.ABC):
     def module(self, image: Image) -> torch.nn.Module:
         """Return the network, which maps points (n, …) to features (n, features). image: size of the data's images."""
 
-    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         import torch
 
         from kfx.numerics.streams import seeded
@@ -342,11 +336,11 @@ class FormulaOption(KernelOption, abc.ABC):
                 f"formula({', '.join(['x', 'y', *names])})"
             ) from error
 
-    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         from kfx.kernels.formula import Formula
 
         values = {name: getattr(self, name) for name in self.default_bounds()}
-        bounds = {**self.default_bounds(), **common["bounds"]}
+        bounds = {**self.default_bounds(), **(common["bounds"] or {})}
         fields = self.fields().items()
         own = {kind: [k for k, item in fields if item.metadata.get(kind)] for kind in ("may_be_zero", "signed")}
         return Formula(type(self).formula, values, bounds=bounds, name=self.name, trainable=common["trainable"], **own)

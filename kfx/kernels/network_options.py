@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Unpack
 
 from kfx.config.fields import flag, number, parameter, word
 from kfx.config.option import option
-from kfx.kernels.kernel_option import ARDOption, Common, Image, KernelOption, NetworkOption
+from kfx.kernels.kernel_option import ARDOption, Image, KernelOption, NetworkOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
     from kfx.kernels.base import Kernel
+    from kfx.kernels.parameters import Training
 
 _POOLED = ("convnet_gap", "cntk_gap", "myrtle5", "myrtle7", "myrtle10")
 _ARCHITECTURES = ("simple", "convnet", "convnet_cifar", "resnet", "resnet32", *_POOLED)
@@ -124,17 +125,16 @@ class CNNGPOption(_NetworkOption):
     hidden_weight_multiplier: float = number(1.0, "> 0", "factor on weight_variance in all layers but the last")
     engine: str = word(
         "auto | fused | torch | triton",
-        "implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference; "
-        "triton: GPU programs in float32",
+        "implementation; auto: fused on a CPU, on a GPU triton where it takes the images, else torch; "
+        "fused: compiled loops; torch: the reference; triton: GPU programs in float32",
     )
     tile_megabytes: float = number(
         32.0,
         "> 0",
-        "memory of a tile's covariance maps, with engine=torch; triton takes up to 32 times as much; "
-        "more is faster on a GPU",
+        "memory of a tile's covariance maps on a CPU; on a GPU 32 times as much",
     )
 
-    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         import numpy as np
 
         from kfx.kernels.cnngp.architectures import architecture

@@ -23,6 +23,14 @@ def machine_bytes() -> int:
     return min(sizes)
 
 
+def forget_peak(device: torch.device) -> None:
+    """Let the peak memory of this process, and of a GPU, start anew from what is held now, where the system can."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # of Linux: sets VmHWM to VmRSS
+
+
 def peak_bytes(device: torch.device) -> int:
     """Return the peak memory of this process in bytes; for a GPU, the peak that torch has allocated there.
 

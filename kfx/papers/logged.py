@@ -35,11 +35,12 @@ def run(
     tell: Callable[[str], None],
     done: Callable[[Job], None] = lambda job: None,
     deadline: float | None = None,
+    fresh: bool = False,
 ) -> list[Job]:
     """Run the jobs, `at_once` at a time, which share the cores; return the failed ones.
 
-    tell: called with a line when a job ends. done: called after each successful job. At the deadline (in
-        `time.monotonic`), and on Ctrl-C, running jobs are interrupted; the next call continues them.
+    tell: called with a line when a job ends. done: called after each successful job. fresh: see `Pool`. At the deadline
+        (in `time.monotonic`), and on Ctrl-C, running jobs are interrupted; the next call continues them.
     """
     failed: list[Job] = []
 
@@ -51,7 +52,7 @@ def run(
             failed.append(job)
             tell(f"{job}: failed with exit code {code}; see {job.log}")
 
-    pool = Pool(at_once, jobs, ended, deadline=deadline, tell=tell)
+    pool = Pool(at_once, jobs, ended, deadline=deadline, fresh=fresh, tell=tell)
     try:
         pool.run()
     except Interrupted:

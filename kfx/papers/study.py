@@ -133,7 +133,8 @@ def _by_runs(study: Study, runs: Mapping[str, Job], parsed: argparse.Namespace) 
     from kfx.record.reading import load_run
     from kfx.screen.progress import say
 
-    failed = logged.run(runs.values(), parsed.jobs, tell=say)
+    fresh = "MB of the fit" in study.columns
+    failed = logged.run(runs.values(), parsed.jobs, tell=say, fresh=fresh)
     there = {label: job.directory for label, job in runs.items() if job not in failed}
     is_as_published = not parsed.smoke and all(word.startswith("seed=") for word in parsed.set)
     frame = table(study, there, is_as_published=is_as_published)

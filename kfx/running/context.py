@@ -11,6 +11,7 @@ import torch
 
 from kfx.data.dataset import Dataset
 from kfx.evaluation.disk_stores import DiskStores
+from kfx.evaluation.judges import Tensors
 from kfx.experiment.config import Config
 from kfx.files import Document, TableRow
 from kfx.kernels import Kernel
@@ -18,9 +19,6 @@ from kfx.numerics.streams import Streams
 from kfx.optimizers.loop import Optimizer
 from kfx.outcomes import Event
 from kfx.record.trace import Trace
-
-Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""x_train (n, …), y_train (n, outputs), x_test (m, …): points in the run's dtype, targets in float64."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Notes(Protocol):
 class RunContext:
     """What the stages of a run share.
 
-    begin: starts the fits: `in_record` for a run, whose fits are `FoldFits`, and `InMemory.begin` for an estimator.
+    begin: starts the fits: `in_record` for a run, whose fits are `FoldFits`, and `Unrecorded.begin` for an estimator.
     parts: the data sets that kernels are trained on: one for each fold, or for each output of each fold. folds: those
     that they are evaluated on.
     """

@@ -40,7 +40,7 @@ def in_record(record: Record, context: RunContext, starts: Sequence[Kernel], opt
     return fits
 
 
-class InMemory(Journal):
+class Unrecorded(Journal):
     """The journal and the notes of the fit of one part in memory; its trace is in a temporary folder."""
 
     def __init__(self, folder: Path) -> None:

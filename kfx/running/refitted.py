@@ -16,6 +16,7 @@ from kfx.data.dataset import Dataset
 from kfx.data.preparation import Preparation, offered
 from kfx.data.splits import folds, some_rows
 from kfx.evaluation.cross_validation import errors_of_candidates, least
+from kfx.evaluation.judges import Tensors
 from kfx.evaluation.systems import InMemory
 from kfx.experiment.config import Config
 from kfx.files import Document
@@ -26,7 +27,7 @@ from kfx.numerics.arrays import in_numpy, some_of
 from kfx.numerics.streams import Streams
 from kfx.optimizers.journal import Journal
 from kfx.outcomes import DataError, NumericalError
-from kfx.running.context import Machine, Tensors, tensors_of
+from kfx.running.context import Machine, tensors_of
 from kfx.screen.progress import WaitMessage
 
 _FOLDS = 3

@@ -28,7 +28,7 @@ from kfx.kernels.names import readable
 from kfx.kernels.starts import candidates
 from kfx.numerics import precision, process, threads
 from kfx.numerics.arrays import some_of
-from kfx.numerics.memory import peak_bytes
+from kfx.numerics.memory import forget_peak, peak_bytes
 from kfx.numerics.streams import Streams
 from kfx.optimizers.loss import weighing
 from kfx.outcomes import ConfigError
@@ -66,6 +66,7 @@ class Clock:
 def prepare_machine(config: Config, record: Record) -> Machine:
     """Pick the device, set precision and threads, and check the arithmetic before anything is built on it."""
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
+    forget_peak(device)
     switches = process.set_switches(config.device.allow_tf32)
     count = config.device.threads or threads.available()
     threads.use(count)
@@ -249,7 +250,7 @@ def _errors_of(context: RunContext, kernels: Sequence[Kernel], part: int) -> lis
 def _prepare(context: RunContext, kernel: Kernel) -> None:
     """Compile what the kernel needs, and record its backend."""
     config, parts, machine, folds = context.config, context.parts, context.machine, context.folds
-    context.notes.metrics["kernel_backend"] = kernel.backend_on(machine.device)
+    context.notes.metrics["kernel_backend"] = kernel.backend_at(context.tensors[0][0][:1])
     context.notes.metrics["n_train"] = len(parts[0].x_train)
     if kernel.labels and parts[0].features:
         context.notes.metrics["features"] = list(parts[0].features)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
@@ -13,7 +14,7 @@ from kfx.kernels import network_options
 from kfx.kernels.base import Kernel
 from kfx.kernels.cnngp.layers import Conv2d, Instruction, Sequential
 from kfx.kernels.covariance import Pull
-from kfx.kernels.engine import Engine, ForwardEngine, Gradient, engine_for, engine_on, is_compiled
+from kfx.kernels.engine import Engine, ForwardEngine, Gradient, engine_for, is_compiled
 from kfx.kernels.parameters import Bounds, Training, Value
 
 
@@ -29,9 +30,10 @@ class CNNGP(Kernel):
     variance_scaling: `fan_in`, the mean over the patch, padding included (as cnn-gp and neural-tangents); `weight`,
         the sum over the patch (Khalid 2022, eq. 2.27 as printed).
     engine: `fused`, compiled loops over maps that stay in a CPU's cache; `torch`, for any device; `triton`, float32 on
-        a CUDA device, with a pair's map in registers through all layers; `auto`, fused for points on a CPU, else torch.
-    tile_megabytes: memory of the maps that the torch engine holds at once; on a GPU the tile is halved where memory
-        runs out. A launch of the triton engine takes up to 32 times as much. The fused engine ignores it.
+        a CUDA device, with a pair's map in registers through all layers; `auto`, fused for points on a CPU, triton
+        where it is installed and takes them, else torch.
+    tile_megabytes: memory of the maps that an engine holds at once on a CPU; on a GPU 32 times as much, which is
+        halved where memory runs out. The fused engine ignores it.
 
     With pooling in the architecture, the kernel needs the whole spatial covariance of a pair of images, (height ·
     width)² numbers a layer; `spatial_loops` and `spatial_torch_engine` compute it. There is no triton engine for it.
@@ -66,8 +68,13 @@ class CNNGP(Kernel):
         self.architecture, self.variance_scaling, self.tile_megabytes = architecture, variance_scaling, tile_megabytes
         self.engine = engine
 
-    def backend_on(self, device: torch.device) -> str:
-        return engine_on(self.engine, device)
+    def backend_at(self, x: torch.Tensor) -> str:
+        name = engine_for(self.engine, x, "engine", "torch or auto")
+        if self.engine == "auto" and x.is_cuda and not self._is_spatial and find_spec("triton"):
+            from kfx.kernels.cnngp.triton_engine import refusal
+
+            return "torch" if refusal(x, self._program(x)) else "triton"
+        return name
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         if is_compiled(self.engine, dtype, device):
@@ -107,7 +114,7 @@ class CNNGP(Kernel):
         each = [iter(np.broadcast_to(v, self.architecture.convolutions)) for v in self._values.values()]
         weights, biases = ([float(next(own)) if factor else 0.0 for factor in factors] for own in each)
         weights = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
-        name = engine_for(self.engine, x, "engine", "torch or auto")
+        name = self.backend_at(x)
         if self._is_spatial:
             if name == "triton":
                 raise ValueError(f"engine=triton: does not take {type(self).__name__} with pooling; use torch or auto")
@@ -127,9 +134,10 @@ class CNNGP(Kernel):
 
                 return FusedEngine(program, weights, biases)
             case "triton":
-                from kfx.kernels.cnngp.triton_engine import TritonEngine, require
+                from kfx.kernels.cnngp.triton_engine import TritonEngine, refusal
 
-                require(x, program)
+                if refused := refusal(x, program):
+                    raise ValueError(refused)
                 return TritonEngine(program, weights, biases, self.tile_megabytes)
         from kfx.kernels.cnngp.torch_engine import TorchEngine
 

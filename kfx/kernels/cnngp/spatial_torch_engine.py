@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import pad
 
 from kfx.kernels.cnngp.layers import Add, AvgPool2d, Conv2d, Instruction, ReLU
-from kfx.kernels.cnngp.tiling import filled, halving, tiles
+from kfx.kernels.cnngp.tiling import filled, halving, tile_bytes, tiles
 from kfx.kernels.engine import Engine, Gradient
 
 Maps = tuple[torch.Tensor, torch.Tensor | None]
@@ -28,7 +28,7 @@ class SpatialTorchEngine(Engine):
     """Gram matrices and gradients of a program with pooling, tile by tile, in x's dtype and on its device.
 
     trained: None for the covariance kernel (NNGP); for the tangent kernel (NTK) a 0 or 1 for each instruction, whether
-    its weights and biases are trained. tile_megabytes: memory of the maps held at once.
+    its weights and biases are trained. tile_megabytes: see `tile_bytes`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class SpatialTorchEngine(Engine):
 
     def _side(self, x: torch.Tensor, maps: int) -> int:
         largest = max(math.prod(each.size) ** 2 for each in self.program) * (1 if self.trained is None else 2)
-        return max(int(math.sqrt(self.tile_megabytes * 2**20 / (maps * largest * x.element_size()))), 1)
+        return max(int(math.sqrt(tile_bytes(self.tile_megabytes, x.device) / (maps * largest * x.element_size()))), 1)
 
     def _own(
         self, x: torch.Tensor, weights: torch.Tensor, biases: torch.Tensor

@@ -1,4 +1,4 @@
-"""Covariance maps through a network in torch: the reference, and the default on a GPU."""
+"""Covariance maps through a network in torch: the reference, on any device and in any dtype."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 import torch
 
 from kfx.kernels.cnngp.layers import Add, Conv2d, Erf, Instruction, Layer, ReLU, Size
-from kfx.kernels.cnngp.tiling import filled, halving, tiles
+from kfx.kernels.cnngp.tiling import filled, halving, tile_bytes, tiles
 from kfx.kernels.engine import Engine, Gradient, Scalar
 
 Kept = tuple[torch.Tensor, ...]
@@ -177,7 +177,7 @@ def _bound(program: tuple[Instruction, ...], dtype: torch.dtype, device: torch.d
 class TorchEngine(Engine):
     """Gram matrices and gradients of a program, tile by tile, in x's dtype and on its device.
 
-    weights, biases: of each instruction; 0 where it has none. tile_megabytes: memory of the maps held at once.
+    weights, biases: of each instruction; 0 where it has none. tile_megabytes: see `tile_bytes`.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class TorchEngine(Engine):
 
     def _tile_side(self, x: torch.Tensor, maps: int) -> int:
         largest = max(height * width for height, width in (instruction.size for instruction in self.program))
-        pairs = self.tile_megabytes * 2**20 / (maps * largest * x.element_size())
+        pairs = tile_bytes(self.tile_megabytes, x.device) / (maps * largest * x.element_size())
         return max(int(math.sqrt(pairs)), 1)
 
     def _steps(self, x: torch.Tensor) -> list[tuple[int, Instruction, Step, float, float]]:

@@ -13,7 +13,7 @@ import torch
 
 from kfx.kernels.cnngp import triton_kernels as kernels
 from kfx.kernels.cnngp.layers import Activation, Add, Conv2d, Erf, Instruction, Layer, ReLU
-from kfx.kernels.cnngp.tiling import halving, tiles
+from kfx.kernels.cnngp.tiling import halving, tile_bytes, tiles
 from kfx.kernels.cnngp.torch_engine import Sums, TorchEngine
 from kfx.kernels.cnngp.triton_kernels import Kind
 from kfx.kernels.engine import Gradient
@@ -23,15 +23,14 @@ LARGEST = 64
 _KINDS = {Conv2d: Kind.CONV, ReLU: Kind.RELU, Erf: Kind.ERF, Add: Kind.ADD}
 MOST_PROGRAMS = 2048  # programs of a launch, enough to keep a large GPU busy
 _MOST = 16  # images on a side of a program's tile
-_LAUNCH = 32  # memory of a launch, and of a block's images, in units of tile_megabytes
 
 
 class TritonEngine(TorchEngine):
     """Gram matrices and gradients of a program on a GPU, in float32, block by block of images.
 
-    torch computes the maps of single images, a small part of the work. tile_megabytes: a block's images, and the memory
-    of the programs of one launch, take up to 32 times as much; the number of images is halved where a GPU's memory runs
-    out. Results are bitwise equal in every run.
+    torch computes the maps of single images, a small part of the work. tile_megabytes: see `tile_bytes`; of a block's
+    images, and of the programs of one launch. The number of images is halved where a GPU's memory runs out. Results are
+    bitwise equal in every run.
     """
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
@@ -151,7 +150,7 @@ class TritonEngine(TorchEngine):
         """Return how many images, with their maps, fit into the memory of a block's two sides."""
         area, steps = _square(self.program) ** 2, len(self.program)
         each = 4 * area * (2 * steps + 2 * x.shape[1] + 2 * len(_numbers(self.program, Activation)))
-        return max(int(self._bytes() / 2 / each), 1)
+        return max(int(tile_bytes(self.tile_megabytes, x.device) / 2 / each), 1)
 
     def _launches(
         self, n: int, m: int | None, side: int, bytes_each: int, device: torch.device
@@ -164,12 +163,9 @@ class TritonEngine(TorchEngine):
         else:
             grid = np.meshgrid(np.arange(0, n, side), np.arange(0, m, side), indexing="ij")
             every = np.stack(grid, axis=-1).reshape(-1, 2)
-        most = max(min(int(self._bytes() / bytes_each), MOST_PROGRAMS), 1)
+        most = max(min(int(tile_bytes(self.tile_megabytes, device) / bytes_each), MOST_PROGRAMS), 1)
         for start in range(0, len(every), most):
             yield torch.from_numpy(every[start : start + most].astype(np.int32)).to(device)
-
-    def _bytes(self) -> float:
-        return _LAUNCH * self.tile_megabytes * 2**20
 
     def _parameters(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         pairs = [pair for pair, step in zip(self.parameters, self.program, strict=True) if _is(step, Conv2d)]
@@ -303,21 +299,22 @@ def _warps(side: int) -> int:
     return max(side**2 // 512, 1)  # so that a map and its results stay in registers
 
 
-def require(x: torch.Tensor, program: tuple[Instruction, ...]) -> None:
-    """Raise ValueError for images, (n, channels, height, width), that the programs do not take.
+def refusal(x: torch.Tensor, program: tuple[Instruction, ...]) -> str | None:
+    """Return why the programs do not take images, (n, channels, height, width), as an error's message, or None.
 
     They take float32 on a CUDA device, and maps up to `LARGEST` in height and width.
     """
     if x.dtype != torch.float32 or not runs_on(x.device):
-        raise ValueError(
+        return (
             f"engine=triton takes float32 on a CUDA device, and the points are {x.dtype} on {x.device}; use torch or "
             "auto"
         )
     if max(max(*step.size, *step.output_size) for step in program) > LARGEST:
-        raise ValueError(
+        return (
             f"engine=triton takes images and maps of at most {LARGEST} × {LARGEST}, got {x.shape[2]} × {x.shape[3]}; "
             "use torch"
         )
+    return None
 
 
 def runs_on(device: torch.device) -> bool:

@@ -125,7 +125,7 @@ class ConvDKM(ModuleKernel):
 
     def _bound(self, weights: Mapping[str, torch.Tensor]) -> nn.Module:
         """Return a copy of the module with these tensors as parameters, also for later recomputation by a gradient."""
-        return copy.deepcopy(self._module, {id(held): weights[name] for name, held in self._module.named_parameters()})
+        return _with_parameters(self._module, {id(p): weights[name] for name, p in self._module.named_parameters()})
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         if y is None:
@@ -199,6 +199,17 @@ class ConvDKM(ModuleKernel):
     def __repr__(self) -> str:
         inducing = "/".join(map(str, self.architecture.inducing))
         return f"ConvDKM({inducing} inducing points, strength {self.architecture.strength:g})"
+
+
+def _with_parameters(module: nn.Module, values: Mapping[int, torch.Tensor]) -> nn.Module:
+    """Return a copy of a module with values by the id of a parameter, which shares all else: a deep copy takes 16
+    ms."""
+    made = copy.copy(module)
+    made.__dict__["_parameters"] = {name: p if p is None else values[id(p)] for name, p in module._parameters.items()}
+    made.__dict__["_modules"] = {
+        name: part if part is None else _with_parameters(part, values) for name, part in module._modules.items()
+    }
+    return made
 
 
 class _Nystrom(Kernel):

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Unpack
 from kfx.config.fields import FieldError, flag, number, ranged, word
 from kfx.config.option import option
 from kfx.config.parts import ConfigView
-from kfx.kernels.kernel_option import Common, Image, KernelOption
+from kfx.kernels.kernel_option import Image, KernelOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     from kfx.kernels.base import Kernel
+    from kfx.kernels.parameters import Training
 
 _BY_BATCH = ("none", "batch", "local")
 
@@ -89,7 +90,7 @@ class ConvDKMOption(KernelOption):
         if len(self.strides) != len(self.inducing):
             raise FieldError("strides", self.strides, f"{len(self.inducing)} numbers, as inducing={self.inducing} has")
 
-    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         from kfx.kernels.conv_dkm.architectures import BLOCKS, Architecture
         from kfx.kernels.conv_dkm.normalization import Normalizing
         from kfx.numerics.streams import seeded

@@ -13,7 +13,7 @@ import torch
 from kfx.kernels import network_options
 from kfx.kernels.base import Kernel
 from kfx.kernels.covariance import Pull
-from kfx.kernels.engine import Engine, engine_for, engine_on, is_compiled
+from kfx.kernels.engine import Engine, engine_for, is_compiled
 from kfx.kernels.parameters import Bounds, Training, Value
 
 _OF_JAX = {"neural_tangents": "kfx.kernels.nngp.by_neural_tangents", "native": "kfx.kernels.nngp.native"}
@@ -59,8 +59,8 @@ class NNGP(Kernel):
         if backend in _OF_JAX:
             functions(backend)  # raises ConfigError now and not in a fit
 
-    def backend_on(self, device: torch.device) -> str:
-        return engine_on(self.backend, device)
+    def backend_at(self, x: torch.Tensor) -> str:
+        return engine_for(self.backend, x, "backend", "native" if isinstance(self, NTK) else "torch or auto")
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         if is_compiled(self.backend, dtype, device):
@@ -71,7 +71,7 @@ class NNGP(Kernel):
     def _engine(self, x: torch.Tensor, to_pull: bool = False) -> Engine:
         """Return the engine for points like x; ValueError where the chosen backend does not take them."""
         weights, biases = (np.broadcast_to(v, self.depth + 1).tolist() for v in self._values.values())
-        name = engine_for(self.backend, x, "backend", "native" if isinstance(self, NTK) else "torch or auto")
+        name = self.backend_at(x)
         if name in _OF_JAX:
             from kfx.kernels.nngp.by_jax import JaxNetwork
 
