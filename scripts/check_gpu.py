@@ -132,7 +132,8 @@ def section() -> str:
     if not last:
         return f"{text}\nNot measured: nobody has recorded a card yet.\n"
     table = "".join(f"| {row['part']} | {row['what']} | {row['value'].replace('|', '/')} |\n" for row in last)
-    return f"{text}\nBy `python scripts/check_gpu.py` on {last[0]['card']}, {last[0]['date']}:\n\n| part | what | value |\n|---|---|---|\n{table}"
+    about = f"By `python scripts/check_gpu.py` on {last[0]['card']}, {last[0]['date']}:"
+    return f"{text}\n{about}\n\n| part | what | value |\n|---|---|---|\n{table}"
 
 
 def main() -> int:
