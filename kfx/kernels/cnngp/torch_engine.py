@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 
 from kfx.kernels.cnngp.layers import Add, Conv2d, Erf, Instruction, Layer, ReLU, Size
@@ -56,13 +57,15 @@ class ConvStep(Step):
     """K = bias + weight · B_h c B_wᵀ, with the bands B of `Conv2d.band`, since a window of ones is separable."""
 
     def __init__(self, layer: Conv2d, size: Size, dtype: torch.dtype, device: torch.device) -> None:
-        self.rows, self.columns = (torch.as_tensor(layer.band(i, size[i])).to(device, dtype) for i in (0, 1))
+        bands = [layer.band(i, size[i]) for i in (0, 1)]
+        self.is_pointwise = all(np.array_equal(band, np.eye(len(band))) for band in bands)
+        self.rows, self.columns = (torch.as_tensor(band).to(device, dtype) for band in bands)
 
     def variance(self, v: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
-        return (self.rows @ (v @ self.columns.mT)).mul_(weight).add_(bias)
+        return self._between(self.rows, v, self.columns.mT).mul_(weight).add_(bias)
 
     def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, Scalar, Scalar]:
-        spread = self.rows.mT @ (g @ self.columns)
+        spread = self._between(self.rows.mT, g, self.columns)
         to_weight, to_bias = (spread * v).sum(dtype=torch.float64), g.sum(dtype=torch.float64)
         return spread.mul_(weight), to_weight, to_bias
 
@@ -76,6 +79,10 @@ class ConvStep(Step):
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
         to_c, to_weight, to_bias = self.variance_adjoint(g, kept[0], weight)
         return to_c, None, None, to_weight, to_bias
+
+    def _between(self, left: torch.Tensor, maps: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """The products with the bands; millions of them are slow where a map is one pixel."""
+        return maps.clone() if self.is_pointwise else left @ (maps @ right)
 
 
 class ReLUStep(Step):

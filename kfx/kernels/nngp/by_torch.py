@@ -10,7 +10,7 @@ from kfx.kernels.cnngp.layers import Conv2d, Erf, Layer, ReLU, Sequential
 from kfx.kernels.cnngp.torch_engine import TorchEngine
 from kfx.kernels.engine import Engine, Gradient
 
-_TILE_MEGABYTES = 256.0
+_TILE_MEGABYTES = 32.0
 
 
 class TorchNetwork(Engine):
