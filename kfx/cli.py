@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(50_000, 10, 10)  # with Python's 700, searches for garbage take a tenth of a short run
     atexit.register(lambda: None if "jaxlib" in sys.modules else gc.freeze())  # or the end searches modules for garbage
     os.environ["MPLBACKEND"] = "agg"  # kfx draws into files; a missing backend would stop matplotlib
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch shares the GPU with JAX
     if words[:1] in (["run"], ["resume"], ["rerun"]):
         with terminal.unfailing():
             # run.run parses its words by Hydra's parser
