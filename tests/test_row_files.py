@@ -83,13 +83,13 @@ def small(monkeypatch):
 def test_tables_series_and_new_rows_hold_the_same_numbers(in_folder, way, small):
     content, words, path = WAYS[way]
     write(path, content)
+    (series,), _, _ = option("series", path, *small, *words).trajectories()
+    np.testing.assert_array_equal(series.values, VALUES)
     table = option("table", path, "dataset.target=y", "sampler.batch_size=2", *words)
     points = table.read()
     np.testing.assert_array_equal(np.column_stack([points.x, points.targets.y]), VALUES)
     (chunk,) = points.encoding.chunks(table.file(), 100)
     np.testing.assert_array_equal(chunk.x, points.x)
-    (series,), _, _ = option("series", path, *small, *words).trajectories()
-    np.testing.assert_array_equal(series.values, VALUES)
 
 
 REFUSED = {
@@ -215,12 +215,12 @@ def test_a_word_that_only_test_rows_have_does_not_change_the_fit(kfx, in_folder)
         own = (f"dataset.path={name}.csv", "optimizer.iterations=3", f"hydra.run.dir={name}")
         code, _, warned = kfx("run", *words, *own)
         assert code == 0, warned
+        trace = pd.read_csv(f"{name}/trace.csv").filter(regex="^(rho|objective|parameter)")
+        pd.testing.assert_frame_equal(found.setdefault("trace", trace), trace)
         code, out, said = kfx("predict", name, "other.csv")
         assert code == 0, said
         assert "row 120: column city holds 'Bonn', which no training row has; it counts as none" in said
-        trace = pd.read_csv(f"{name}/trace.csv").filter(regex="^(rho|objective|parameter)")
         assert out == found.setdefault("predictions", out)
-        pd.testing.assert_frame_equal(found.setdefault("trace", trace), trace)
     said = "column city holds 'Bonn', which no training row has; it counts as none (of test points, in 1 of 30)"
     assert f"dataset table: {said}" in warned
     assert "90 training points have 2 of 3 classes, and the predictions of 1 test points" in warned
