@@ -217,6 +217,9 @@ def test_a_word_that_only_test_rows_have_does_not_change_the_fit(kfx, in_folder)
         assert code == 0, warned
         trace = pd.read_csv(f"{name}/trace.csv").filter(regex="^(rho|objective|parameter)")
         pd.testing.assert_frame_equal(found.setdefault("trace", trace), trace)
+        known = kfx("predict", name, "same.csv")
+        assert known == found.setdefault("of known words", known)
+    for name in ("same", "other"):
         code, out, said = kfx("predict", name, "other.csv")
         assert code == 0, said
         assert "row 120: column city holds 'Bonn', which no training row has; it counts as none" in said
