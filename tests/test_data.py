@@ -513,6 +513,8 @@ def test_a_constant_feature_is_only_centred(n, noise):
         done = preprocess(data, ["normalize"])
         assert np.abs(done.x_test[:, 0]).max() < 0.02
         assert done.x_train[:, 1].std() == pytest.approx(1)
+        ranked = preprocess(data, ["quantile", "normalize"])
+        assert np.abs(ranked.x_test[:, 0]).max() < 0.02
         tall = np.tile(x[:, :, None, None], (2, 2))
         channels = preprocess(replace(data, x_train=tall, x_test=tall + 0.01), ["normalize_channels"])
         assert np.abs(channels.x_test[:, 0]).max() < 0.02
