@@ -167,6 +167,35 @@ def test_seeds_that_match_are_compared_in_pairs():
     assert some == pytest.approx(ttest_rel(worse[:3], best[:3], alternative="greater").pvalue)
 
 
+def measured(sweep, metric, values):
+    """Let the runs of a sweep have these values of a metric, by kernel and then by seed."""
+    for name, value in enumerate(np.ravel(values).tolist()):
+        path = sweep / str(name) / "metrics.json"
+        metrics = json.loads(path.read_text())
+        metrics.pop("checksums", None)
+        rows = [row for row in metrics["evaluation"] if row["metric"] == "mse"]
+        metrics["evaluation"] = [{**row, "metric": metric, "mean": value} for row in rows]
+        path.write_text(json.dumps(metrics))
+
+
+@pytest.mark.parametrize(
+    ("metric", "sign"), [("mse", 1), ("r2", -1), ("valid_time", -1), ("valid_lyapunov_times", -1), ("nlpd", 1)]
+)
+def test_the_command_puts_the_best_row_first_and_compares_its_seeds_in_pairs(kfx, sweep, metric, sign):
+    worse, seeds = sign * np.array([1.0, 1.5, 2.0]), np.array([3.0, 90.0, -40.0])
+    measured(sweep, metric, [seeds + worse, seeds])
+    code, _, err = kfx("compare", "s", "--by", "kernel.sigma", "--metric", metric, "--csv", "t.csv")
+    assert code == 0, err
+    found = pd.read_csv("t.csv")
+    assert found["kernel.sigma"].tolist() == [50, 1]
+    assert found[f"{metric}_p"].tolist()[1] == pytest.approx(
+        ttest_rel(abs(worse), 0 * worse, alternative="greater").pvalue
+    )
+    shutil.rmtree("s/2"), shutil.rmtree("s/5")
+    assert kfx("compare", "s", "--by", "kernel.sigma", "--metric", metric, "--csv", "t.csv")[0] == 0
+    assert pd.read_csv("t.csv")[f"{metric}_p"].isna().all(), "two seeds are no test"
+
+
 def test_two_seeds_are_no_test():
     frame = compared("mse", {"a": {0: 1.0, 1: 1.1}, "b": {0: 5.0, 1: 5.1}})
     assert frame["mse_p"].isna().all()
@@ -245,7 +274,7 @@ def test_summaries_have_rmse_and_r2(sweep):
 def test_any_metric_is_drawn_against_the_number_of_points(kfx, sweep, metric, sizes):
     for path in sweep.glob("*/metrics.json"):
         metrics = json.loads(path.read_text())
-        del metrics["checksums"]
+        metrics.pop("checksums", None)
         metrics["evaluation"] = [row for row in metrics["evaluation"] if row["n_interpolation"] in sizes]
         for row in metrics["evaluation"]:
             row["mean"] = None if metric == "effective_regularization" and path.parent.name == "0" else row["mean"]
@@ -300,7 +329,9 @@ def test_a_value_of_a_run_is_text(kfx, in_folder):
     ]
     code, _, err = kfx("run", *words, *TINY[3:])
     assert code == 0, err
-    code, _, err = kfx("compare", "r", "--by", "dataset.target", "--latex", "t.tex", "--figure", "f.png")
+    code, _, err = kfx(
+        "compare", "r", "--by", "dataset.target", "--metric", "mse", "--latex", "t.tex", "--figure", "f.png"
+    )
     assert (code, err) == (0, "")
     assert "\\input{" not in Path("t.tex").read_text()
     code, _, err = kfx("plot", "r", "--only", "lengths")
@@ -325,14 +356,14 @@ def test_the_table_says_where_the_initial_kernel_was_kept(kfx, in_folder):
     for seed in range(3):
         assert kfx("run", *words, f"seed={seed}", f"hydra.run.dir=s/{seed}")[0] == 0
     assert kfx("run", *words, "seed=0", "optimizer.fall_back=false", "hydra.run.dir=trained")[0] == 0
+    code, out, err = kfx("compare", "s", "--by", "optimizer", "--metric", "mse", "--csv", "t.csv", "--latex", "t.tex")
+    assert (code, err) == (0, "")
+    assert "initial kept 3/3" in out
     runs = [package.load_run(f"s/{seed}") for seed in range(3)]
     assert [run.metrics["fall_back"] for run in runs] == [{"initial_kept": 1, "one_length_kept": 0, "fits": 1}] * 3
     reached = runs[0].evaluation.query("kernel == 'rejected' and metric == 'mse'")["value"].item()
     unkept = package.load_run("trained").evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item()
     assert reached == pytest.approx(unkept, rel=1e-6)
-    code, out, err = kfx("compare", "s", "--by", "optimizer", "--csv", "t.csv", "--latex", "t.tex")
-    assert (code, err) == (0, "")
-    assert "initial kept 3/3" in out
     assert "initial kept 3/3" in Path("t.tex").read_text()
     row = pd.read_csv("t.csv").iloc[0]
     assert (row["initial_kept"], row["fits"]) == (3, 3)

@@ -10,6 +10,7 @@ import tarfile
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import linalg
 from scipy.ndimage import affine_transform
@@ -512,6 +513,8 @@ def test_a_constant_feature_is_only_centred(n, noise):
         done = preprocess(data, ["normalize"])
         assert np.abs(done.x_test[:, 0]).max() < 0.02
         assert done.x_train[:, 1].std() == pytest.approx(1)
+        ranked = preprocess(data, ["quantile", "normalize"])
+        assert np.abs(ranked.x_test[:, 0]).max() < 0.02
         tall = np.tile(x[:, :, None, None], (2, 2))
         channels = preprocess(replace(data, x_train=tall, x_test=tall + 0.01), ["normalize_channels"])
         assert np.abs(channels.x_test[:, 0]).max() < 0.02
@@ -560,3 +563,16 @@ def test_a_feature_that_was_constant_changes_no_prediction():
     for kernel in ("auto", "rbf"):
         model = KernelFlowRegressor(kernel, optimizer="none").fit(x, np.sin(x[:, 1]))
         np.testing.assert_allclose(model.predict(new), model.predict(x[:5]), atol=2e-3)
+
+
+@pytest.mark.filterwarnings("ignore:dataset table")
+def test_a_column_that_was_constant_changes_no_prediction_of_a_run(kfx, in_folder):
+    x = np.random.default_rng(0).normal(size=30)
+    frame = pd.DataFrame({"t": 14.62, "x": x, "y": np.sin(x)})
+    frame.to_csv("t.csv", index=False)
+    frame.assign(t=14.63).to_csv("new.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "optimizer=none", "hydra.run.dir=r"]
+    assert kfx("run", *words)[0] == 0
+    own, new = (pd.read_csv(io.StringIO(kfx("predict", "r", name)[1]))["prediction"] for name in ("t.csv", "new.csv"))
+    np.testing.assert_allclose(new, own, atol=2e-3)
+    assert own.std() > 0.5

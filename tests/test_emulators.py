@@ -477,8 +477,8 @@ def test_sensitivities_are_those_of_the_function():
 
 
 def ranged_by(names):
-    """Ranges of the features a and b in several forms, as mappings of these names; the one of b is far from 0."""
-    given = {name: {"a": (0.0, 1.0), "b": (10.0, 11.0)}[name] for name in names}
+    """Ranges of the features a and b in several forms, as mappings of these names; they differ in place and width."""
+    given = {name: {"a": (0.0, 4.0), "b": (10.0, 11.0)}[name] for name in names}
     return [given, pd.Series(given), pd.DataFrame(given)]
 
 
@@ -486,9 +486,9 @@ def test_ranges_by_name_belong_to_the_features_of_those_names():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.uniform(size=40), "b": rng.uniform(10, 11, 40)})
     model = KernelFlowRegressor("linear", optimizer="none", targets="centered").fit(frame, frame["a"] + 2 * frame["b"])
-    expected = kfx.sensitivities(model, [(0, 1), (10, 11)], 256)
-    np.testing.assert_allclose(expected[0], [[0.2, 0.8]], atol=0.02)
-    for ranges in (*ranged_by("ab"), *ranged_by("ba")):
+    expected = kfx.sensitivities(model, [(0, 4), (10, 11)], 256)
+    np.testing.assert_allclose(expected[0], [[0.8, 0.2]], atol=0.02)
+    for ranges in (*ranged_by("ba"), *ranged_by("ab")):
         np.testing.assert_array_equal(kfx.sensitivities(model, ranges, 256), expected)
     unnamed = KernelFlowRegressor("linear", optimizer="none").fit(frame.to_numpy(), frame["a"])
     for one, ranges, said in (

@@ -268,6 +268,27 @@ def test_lambda_of_series_is_validated_on_blocks():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+def test_a_run_on_a_series_chooses_lambda_on_blocks(kfx):
+    rng = np.random.default_rng(3)
+    walk = np.cumsum(0.02 * rng.normal(size=300))
+    pd.DataFrame({"x": np.sin(np.arange(300) / 9) + walk + 0.05 * rng.normal(size=300)}).to_csv("s.csv", index=False)
+    values = [1e-6, 1e-4, 1e-2, 1.0]
+    words = ["dataset=series", "dataset.path=s.csv", "dataset.columns=[x]", "dataset.lags=12", "dataset.horizon=12"]
+    words += ["dataset.n_test=60", "kernel=rbf", "kernel.sigma=0.5", "optimizer=none", "evaluation.batches=0"]
+    words += ["regularization.scale=absolute", f"regularization.candidates={values}", "regularization.points=null"]
+    words += ["regularization.folds=5", "evaluation.regularization.value=validation"]
+    assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
+    config = load(words)
+    data = config.dataset.preprocessed(config.dataset.build(Streams(0)["data"]))
+    best = {}
+    for how in (KFold(5), KFold(5, shuffle=True, random_state=0)):
+        ridges = [KernelRidge(alpha=value, kernel="rbf", gamma=2.0) for value in values]
+        left_out = [cross_val_predict(ridge, data.x_train, data.y_train, cv=how) for ridge in ridges]
+        best[how.shuffle] = values[np.argmin([np.sum((each - data.y_train) ** 2) for each in left_out])]
+    assert load_run("r").evaluation["regularization"].unique().tolist() == [best[False]]
+    assert best[True] != best[False], "a fold at random holds neighbours of what it leaves out"
+
+
 CROSS_VALIDATED = ["dataset.n_test=0", "evaluation=k_fold", "optimizer=none", "optimizer.iterations=1"]
 ABSOLUTE = ["regularization.scale=absolute", "figures=false", "device.precision_check=off", "hydra.run.dir=r"]
 

@@ -506,6 +506,30 @@ def test_measurements_on_the_way_are_exact(kfx, in_folder):
     assert (pd.read_csv("r/follow.csv")["metric"] == "mse").sum() == 2
 
 
+def test_a_run_on_swapped_sums_has_the_numbers_of_its_own(kfx, in_folder):
+    table(in_folder)
+    for name in ("own", "again"):
+        assert kfx(*RUN[:-1], "evaluation.centres=30", "evaluation.store=s", f"hydra.run.dir={name}")[0] == 0
+        for store in (in_folder / "s").glob("*/sums"):
+            shutil.copy(store / "0.npz", store / "1.npz")
+            (store.parent / "spectrum.npz").unlink(missing_ok=True)
+    own, again = (pd.read_csv(f"{name}/evaluation.csv") for name in ("own", "again"))
+    pd.testing.assert_frame_equal(own, again, check_exact=True)
+
+
+def test_a_run_on_damaged_centres_is_refused(kfx, in_folder):
+    table(in_folder)
+    words = (*RUN[:-1], "evaluation.centres=30", "evaluation.store=s")
+    assert kfx(*words, "hydra.run.dir=own")[0] == 0
+    for store in (in_folder / "s").glob("*/sums"):
+        content = bytearray((store.parent / "centres.npy").read_bytes())
+        content[len(content) * 3 // 4] ^= 1
+        (store.parent / "centres.npy").write_bytes(content)
+        (store / "1.npz").unlink()
+    code, _, err = kfx(*words, "hydra.run.dir=again")
+    assert (code, "centres.npy" in err) == (1, True)
+
+
 def test_a_run_and_an_estimator_agree(kfx, in_folder):
     table(in_folder)
     assert kfx(*RUN, "evaluation.centres=30")[0] == 0

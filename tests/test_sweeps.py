@@ -51,6 +51,17 @@ def test_a_sweep_runs_the_values_that_it_names(case):
     assert values_of([[f"a.b={value}"] for value in again.sweep_string_iterator()]) == expected
 
 
+@pytest.mark.parametrize(
+    ("key", "values", "expected"),
+    [("seed", "sort(range(10,0,-3))", [1, 4, 7, 10]), ("kernel.sigma", "range(0.1,0.4,0.1)", [0.1, 0.2, 0.3])],
+)
+def test_a_sweep_has_a_run_for_each_value(kfx, in_folder, key, values, expected):
+    words = ["dataset=three_bumps", "dataset.n_train=20", "sampler.batch_size=10", "optimizer=none"]
+    assert kfx("run", "-m", *words, "evaluation.batches=0", f"{key}={values}", "hydra.sweep.dir=s")[0] == 0
+    table = pd.read_csv("s/sweep.csv")
+    assert table["overrides"].str.extract(rf"\b{key}=(\S+)")[0].astype(float).tolist() == expected
+
+
 @pytest.mark.parametrize("step", [0.1, -0.1, 0.25, -0.3, 3, -3])
 @pytest.mark.parametrize("ends", [(0, 2), (0.1, 1.1), (-1.3, 0.2), (2, 12)])
 def test_ranges_are_those_of_exact_arithmetic(step, ends):

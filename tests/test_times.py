@@ -12,6 +12,7 @@ from kfx import KernelFlowForecaster, load_run
 from kfx.data import times
 from kfx.data.cells import PLAIN
 from kfx.data.series_file import Rows, read
+from kfx.experiment.compose import load
 from kfx.outcomes import ConfigError, DataError
 
 N = 40
@@ -142,6 +143,15 @@ def series(path, at, **more):
     frame = pd.DataFrame({"t": at, "x": x, **more})
     frame.to_csv(path, index=False)
     return frame
+
+
+@pytest.mark.parametrize("name", [each for each in WRITTEN if "%q" not in WRITTEN[each][1]])
+def test_a_file_of_dates_without_gaps_has_one_step(in_folder, name):
+    at, how, _ = WRITTEN[name]
+    series("s.csv", at.strftime(how))
+    train, test = load(["dataset=series", "dataset.path=s.csv", "dataset.time=t", "dataset.lags=1"]).dataset.split()
+    found = np.concatenate([part.time for part in (*train, *test)])
+    np.testing.assert_allclose(np.diff(found), np.diff(at) / np.timedelta64(1, "D"), rtol=1e-9)
 
 
 def test_columns_of_year_and_quarter_are_the_time(in_folder):

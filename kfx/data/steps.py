@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from kfx.config.choices import STEPS
-from kfx.numerics.round_off import scale
+from kfx.numerics.round_off import is_constant, scale
 from kfx.outcomes import DataError
 
 Map = Callable[[np.ndarray], np.ndarray]
@@ -71,7 +71,8 @@ def _learned(step: str, x: np.ndarray, own: StepSettings) -> Map:
         from kfx.data.warps import PowerTransform
 
         flat = x.reshape(len(x), -1)
-        columns = [i for i, column in enumerate(flat.T) if len(np.unique(column)) > MOST_CODES]
+        varying = np.flatnonzero(~is_constant(flat)).tolist()  # ranks would make a feature of round-off
+        columns = [i for i in varying if len(np.unique(flat[:, i])) > MOST_CODES]
         of_column: Callable[[np.ndarray], Map] = _normal_scores if step == "quantile" else PowerTransform.of
         return partial(_by_column, maps={i: of_column(flat[:, i]) for i in columns})
     if step in SPECTRAL:

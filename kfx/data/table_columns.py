@@ -115,7 +115,7 @@ _DATE = re.compile(
     rf"|(\d{{1,2}}\W+)?({_MONTHS})[a-z]*\W+(\d{{1,2}}\W+)?\d{{4}}.*",
     re.IGNORECASE,
 )
-_NUMBER_IN_WORDS = re.compile(r"[$€£+-]*\s*\d[\d.,' ]*([eE][+-]?\d+)?\s*[%$€£]?")
+_NUMBER_IN_WORDS = re.compile(r"[$€£¥+\-−(]*\s*\d[\d.,' ]*([dDeE][+\-−]?\d+)?\s*[%$€£¥)]*")
 
 
 def is_date(text: str) -> bool:
