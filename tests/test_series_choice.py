@@ -152,6 +152,13 @@ def test_what_is_given_is_not_chosen():
         KernelFlowForecaster(season=0).fit(sales())
 
 
+def test_differences_of_a_series_without_noise_are_not_changed_again():
+    series = np.sin(np.arange(103) / 5)
+    fitted = KernelFlowForecaster(lags=6, differences=[1], members=1).fit(series[:100])
+    assert not fitted.windows_.is_increment
+    assert np.abs(fitted.predict(3) - series[100:]).max() < 1e-3
+
+
 def test_forecasts_are_the_median_of_the_best_settings():
     known, at = sales(), np.arange(140.0)
     fitted = KernelFlowForecaster(steps=12, members=3).fit(known)

@@ -215,10 +215,8 @@ class Offered:
         season = (self.season or season_of(max(train, key=len))) if noisy else 1
         found = []
         for logarithm, steps in product(self._logarithms(train, noisy), self._steps(season, noisy)):
-            usual = (True, False) if noisy else (True,)
+            usual = (False,) if steps == (1,) else (True, False) if noisy else (True,)  # no change of changes
             for is_increment in usual if self.is_increment is None else (self.is_increment,):
-                if steps == (1,) and is_increment and self.is_increment is None:
-                    continue  # a change of changes
                 form = self.stride, self.horizon, is_increment, self.elapsed
                 differences = Differences(logarithm, steps)
                 found += [
