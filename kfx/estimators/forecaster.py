@@ -17,13 +17,13 @@ from kfx.data.choice import MEMBERS, Asked, Choice, Offered, choose, kernel_with
 from kfx.data.deviations import Deviations
 from kfx.data.series import uneven
 from kfx.data.series_options import PERIODS
-from kfx.data.times import step_of
+from kfx.data.times import Step, step_of
 from kfx.data.windows import Trajectory, Windows, smape
 from kfx.estimators.parameters import Chosen
 from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.estimators.series import has_times, is_flat, names_of, step_of_times, trajectories
 from kfx.estimators.settings import kernel_option
-from kfx.evaluation.ensemble import forecast, solved
+from kfx.evaluation.ensemble import onwards, solved
 from kfx.kernels.base import Kernel
 from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
@@ -187,9 +187,8 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             return each if series is None else each[0]
         last = self._last if series is None else self._continued(series)
         step = self._step if self._step is not None and self._step.fits(last.at) else step_of([last.at])
-        time = np.concatenate([last.time, last.ahead(step, int(steps))[0]])
         with exclusively():
-            found = forecast(self._members, [last.values], [time], int(steps))[0]
+            found = onwards(self._members, last, last.ahead(step, int(steps))[0])
         answers = [found]
         if return_std or interval is not None:
             deviations = Deviations.of(self.choice_, len(self._members))
@@ -292,6 +291,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         return replace(choice, settings=(found.best, *choice.settings[1:])), model.kernel_
 
     _names: Sequence[str] = ()  # of the coordinates, of a frame
+    _step: Step | None = None  # of its times
 
     def _continued(self, series: Any) -> Trajectory:
         several, names = trajectories(series), names_of(series)
