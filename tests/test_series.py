@@ -639,6 +639,8 @@ def test_a_kernel_of_the_forecaster_can_be_given_or_trained():
         ({"target": "then"}, waves(50).values, ConfigError, "target='then': expected increment or next"),
         ({"kernel": "rfb"}, waves(50).values, ConfigError, "kernel.name=rfb: unknown; it takes auto, rbf"),
         ({}, np.zeros(50), DataError, "constant"),
+        ({}, 1e200 * waves(50).values, DataError, "has numbers up to 3e[+]200; give it in other units"),
+        ({}, 1e-200 * waves(50).values, DataError, "give it in other units"),
         ({"lags": 60}, waves(50).values, DataError, "too few for windows of 60"),
         ({}, np.zeros((3, 3, 3)), ValueError, "expected (T,) or (T, coordinates)"),
         ({}, [1.0, np.inf, 2.0], ValueError, "infinite"),

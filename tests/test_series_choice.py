@@ -153,6 +153,11 @@ def test_what_is_given_is_not_chosen():
         KernelFlowForecaster(season=0).fit(sales())
 
 
+def test_a_series_that_comes_to_rest_stays_there():
+    series = np.append(np.random.default_rng(0).standard_normal(20), np.ones(80))
+    np.testing.assert_allclose(KernelFlowForecaster().fit(series).predict(3), 1, atol=0.01)
+
+
 def test_differences_of_a_series_without_noise_are_not_changed_again():
     series = np.sin(np.arange(103) / 5)
     fitted = KernelFlowForecaster(lags=6, differences=[1], members=1).fit(series[:100])

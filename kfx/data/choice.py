@@ -211,6 +211,7 @@ class Offered:
     def windows(self, train: Sequence[Trajectory], test: Sequence[Trajectory] = ()) -> list[Windows]:
         """Of each number of lags those of the values first, then, of series with noise, of the differences over a step
         and a season, and of the same of the logarithms, if the series are positive."""
+        Windows(1).fitted(train)  # which says what is wrong with the series
         noisy = has_noise(train, self.stride, self.elapsed)
         season = (self.season or season_of(max(train, key=len))) if noisy else 1
         found = []
