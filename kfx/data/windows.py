@@ -232,6 +232,11 @@ class SeriesParts:
             for train, test in zip(self.train, self.test, strict=True)
         ]
         fitting = [i for i, last in enumerate(most) if last >= 0]
+        if horizon <= longest and max(map(len, self.train)) < reach:
+            raise DataError(
+                f"no forecast can start: the training series of {max(map(len, self.train))} steps hold no window of "
+                f"{reach} steps; take fewer dataset.lags, or more steps"
+            )
         if not fitting:
             raise DataError(
                 f"evaluation.horizon={horizon}: only {longest} steps follow the training series; ask for fewer"

@@ -52,8 +52,9 @@ def forecast_onwards(model: Model, path: Path, steps: int | None) -> pd.DataFram
     tables = []
     for number, series in enumerate(found):
         where = f"{path}" + (f", series {series.name or number}" if len(found) > 1 else "")
-        last = _evenly_last(series, step, max(windows.reach, 2), where)
-        time, at = last.ahead(step, count)
+        least = max(windows.reach, 2)
+        last = _evenly_last(series, step, least, where)
+        time, at = (series[-least:] if step is None else last).ahead(step, count)
         written = at.tolist() if last.dates is None else Dates(at, last.dates.format).written()
         try:
             values = onwards(members, last, time)
