@@ -182,16 +182,20 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def check(self, config: ConfigView) -> None:
         super().check(config)
+        self._require_possible(config)
+        if self.lags is not None:
+            _usable([self.windows()], config, *self.split())
+        if self.others is not None and self.deviations is None:  # not from the choice
+            self._check_others(self.others, config)
+
+    def _require_possible(self, config: ConfigView) -> None:
+        """ConfigError for what no choice can mend."""
         if self.calendar and self.trajectories()[0][0].dates is None:
             raise ConfigError(
                 f"dataset.calendar=[{','.join(self.calendar)}]: needs dates; name their column in dataset.time"
             )
         if self.elapsed and (self.differences or self.logarithm):
             raise ConfigError("dataset.elapsed=true: windows of an irregular series see values; leave out differences")
-        if self.lags is not None:
-            _usable([self.windows()], config, *self.split())
-        if self.others is not None and self.deviations is None:  # not from the choice
-            self._check_others(self.others, config)
         if config.device.dtype == "float32":
             raise ConfigError(f"device.dtype=float32: forecasts of dataset={self.name} need float64")
 
@@ -224,6 +228,7 @@ class SeriesData(DatasetOption, abc.ABC):
         if self.lags is not None and not wants_length:
             usual = {"target": INCREMENT, "differences": [], "logarithm": False, "others": []}
             return changes | {key: value for key, value in usual.items() if getattr(self, key) is None}
+        self._require_possible(config)  # before a choice, which takes a while
         from kfx.data.choice import MEMBERS
         from kfx.data.deviations import Deviations
 
