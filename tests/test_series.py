@@ -358,6 +358,12 @@ def test_own_series_several_in_one_table(kfx, in_folder):
     assert load_run("r").evaluation.query("metric == 'smape'")["value"].max() < 5
 
 
+ONE = ["dataset.lags=4", "kernel.sigma=3"]
+OTHER = (
+    "dataset.others=[{{lags:{},target:next,differences:{},logarithm:false,length:{},regularization:1,scale:centered}}]"
+)
+
+
 @pytest.mark.parametrize(
     ("change", "words", "expected"),
     [
@@ -373,6 +379,12 @@ def test_own_series_several_in_one_table(kfx, in_folder):
         (lambda f: f, ["dataset.n_test=5", "dataset.lags=8"], "the test series of 5 steps hold no window of 8"),
         (lambda f: f, ["evaluation=rollout", "evaluation.horizon=60"], "evaluation.horizon=60: only 24 steps follow"),
         (lambda f: f, ["device.dtype=float32"], "device.dtype=float32: forecasts of dataset=series need float64"),
+        (lambda f: f, ["evaluation=rollout", "dataset.lags=99"], "training series of 96 steps hold no window of 99"),
+        (lambda f: f, [*ONE, "dataset.members=2"], "dataset.members=2: nothing is chosen where dataset.lags and the"),
+        (lambda f: f, [*ONE, OTHER.format("six", "[]", 1)], "dataset.others: 1: lags=six: expected a whole number"),
+        (lambda f: f, [*ONE, OTHER.format(95, "[]", 1)], "dataset.others: 1: the training series hold no two windows"),
+        (lambda f: f, [*ONE, OTHER.format(4, "[]", -1)], "expected a list of settings with lags, target"),
+        (lambda f: f, [*ONE, "dataset.elapsed=true", OTHER.format(4, "[1]", 1)], "1: windows of an irregular series"),
         (lambda f: f.assign(x=np.nan), [], "coordinate 0 of the series holds no value"),
         (lambda f: f.assign(n=["a"] * 60 + [None] * 60), ["dataset.series=n"], "names the series, is empty in row 61"),
         (lambda f: f, ["dataset.preprocess=[normalize]"], "dataset.preprocess=['normalize']: expected an empty list"),
@@ -639,6 +651,8 @@ def test_a_kernel_of_the_forecaster_can_be_given_or_trained():
         ({"target": "then"}, waves(50).values, ConfigError, "target='then': expected increment or next"),
         ({"kernel": "rfb"}, waves(50).values, ConfigError, "kernel.name=rfb: unknown; it takes auto, rbf"),
         ({}, np.zeros(50), DataError, "constant"),
+        ({}, 1e200 * waves(50).values, DataError, "has numbers up to 3e[+]200; give it in other units"),
+        ({}, 1e-200 * waves(50).values, DataError, "give it in other units"),
         ({"lags": 60}, waves(50).values, DataError, "too few for windows of 60"),
         ({}, np.zeros((3, 3, 3)), ValueError, "expected (T,) or (T, coordinates)"),
         ({}, [1.0, np.inf, 2.0], ValueError, "infinite"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.exceptions import NotFittedError
 from sklearn.kernel_ridge import KernelRidge
 
 from kfx import KernelFlowForecaster, load_run
@@ -152,6 +153,18 @@ def test_what_is_given_is_not_chosen():
         KernelFlowForecaster(season=0).fit(sales())
 
 
+def test_a_series_that_comes_to_rest_stays_there():
+    series = np.append(np.random.default_rng(0).standard_normal(20), np.ones(80))
+    np.testing.assert_allclose(KernelFlowForecaster().fit(series).predict(3), 1, atol=0.01)
+
+
+def test_differences_of_a_series_without_noise_are_not_changed_again():
+    series = np.sin(np.arange(103) / 5)
+    fitted = KernelFlowForecaster(lags=6, differences=[1], members=1).fit(series[:100])
+    assert not fitted.windows_.is_increment
+    assert np.abs(fitted.predict(3) - series[100:]).max() < 1e-3
+
+
 def test_forecasts_are_the_median_of_the_best_settings():
     known, at = sales(), np.arange(140.0)
     fitted = KernelFlowForecaster(steps=12, members=3).fit(known)
@@ -272,6 +285,35 @@ def test_frames_have_times_and_panels_their_own_kernels():
     own = KernelFlowForecaster(lags=4, steps=12, panel="own").fit(both).predict(3)
     for series, found in zip(both, own, strict=True):
         np.testing.assert_array_equal(found, KernelFlowForecaster(lags=4, steps=12).fit(series).predict(3))
+
+
+def test_uneven_and_other_times_of_frames_are_refused():
+    months = pd.date_range("2001-01-01", periods=120, freq="MS")
+    frame = pd.DataFrame({"time": months, "sold": sales()})
+    fitted = KernelFlowForecaster(lags=4, members=1).fit(frame[:100])
+    assert fitted.score(frame[100:]) == fitted.score(frame["sold"][100:])
+    with pytest.raises(DataError, match="begins at 2001-01-01; expected the step after 2009-04-01"):
+        fitted.score(frame[:20])
+    daily = frame.assign(time=pd.date_range("2001-01-01", periods=120))
+    with pytest.raises(DataError, match="the series has steps from 1 to 1 days; expected those of the fit, 1 month"):
+        fitted.predict(2, series=daily)
+    with pytest.raises(DataError, match="from 28 to 61 days; fill the gaps, such as after 2003-06-01, with rows"):
+        fitted.fit(frame.drop(index=30))
+    with pytest.raises(NotFittedError):
+        fitted.predict(2)
+    with pytest.raises(ValueError, match="holds dates or durations; call the column of times time"):
+        fitted.fit(months.to_numpy())
+    zone = frame.assign(time=pd.date_range("2001-01-01", periods=120, tz="Europe/Berlin"))
+    assert np.isfinite(fitted.fit(zone).predict(2)).all(), "days of local time, one of 23 hours"
+
+
+def test_what_is_fitted_stays_when_settings_change():
+    both = [sales(60, 1), sales(60, 2)]
+    fitted = KernelFlowForecaster(lags=4, members=1, differences=np.array([12])).fit(both)
+    before = fitted.predict(3)
+    np.testing.assert_array_equal(fitted.set_params(panel="own").predict(3), before)
+    assert not hasattr(fitted.fit(both), "choice_")
+    assert len(fitted.set_params(panel="shared").predict(3)) == 2
 
 
 def test_a_run_forecasts_by_several_settings_with_intervals(kfx, tmp_path):

@@ -216,6 +216,33 @@ def test_series_come_back_by_their_names_and_dates_and_other_steps_are_refused(k
     predicted(east.assign(t=np.arange(len(east))), "dataset.date_format=%d.%m.%Y")
 
 
+@pytest.mark.filterwarnings("default:.*settings of which the forecast is the median are left out:UserWarning")
+def test_a_forecast_goes_on_from_the_rows_after_a_gap_alone(kfx, in_folder):
+    frame = series("s.csv", dates("MS", n=60))
+    words = ("dataset=series", "dataset.path=s.csv", "dataset.time=t", "dataset.lags=4", "kernel=rbf", "kernel.sigma=3")
+    other = "lags:12,target:next,differences:[],logarithm:false,length:3.0,regularization:0.1,scale:centered"
+    code, _, err = kfx("run", *words, f"dataset.others=[{{{other}}}]", "optimizer=none", "hydra.run.dir=r")
+    assert code == 0, err
+
+    def predicted(rows, is_short=False):
+        rows.to_csv("new.csv", index=False)
+        code, out, err = kfx("predict", "r", "new.csv", "--steps", "2")
+        assert code == 0, err
+        assert ("1 of the 2 settings of which the forecast is the median are left out" in err) == is_short
+        return out
+
+    whole = predicted(frame)
+    after_gap = predicted(frame.drop(index=frame.index[-9]), is_short=True)
+    assert predicted(frame[-8:], is_short=True) == after_gap != whole
+    assert predicted(frame.drop(index=frame.index[-13])) == whole
+
+
+def test_months_of_local_time_stay_months():
+    found = read_column(dates("MS").tz_localize("Europe/Berlin"))
+    ahead = times.step_of([found.at]).onwards(found.at, 2)
+    assert ahead.astype("M8[h]").astype(str).tolist() == ["2003-05-01T00", "2003-06-01T00"]
+
+
 def test_numbers_of_another_step_are_refused_by_predict(kfx, in_folder):
     frame = series("s.csv", np.arange(60) * 0.5)
     words = ("dataset=series", "dataset.path=s.csv", "dataset.time=t", "dataset.lags=4", "kernel=rbf", "kernel.sigma=3")

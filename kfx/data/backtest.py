@@ -97,7 +97,8 @@ class Backtest:
         first = max(before, int((0.5 if rolling else 0.15) * len(whole)))
         if steps < 1 or first + steps > len(whole) or len(whole) < 2 * reach + steps + 2:
             raise DataError(
-                f"the longest series has {len(whole)} steps, too few for windows of {reach}; take fewer lags"
+                f"the longest series has {len(whole)} steps, too few for windows of {reach}; give a longer one, "
+                "or take fewer lags"
             )
         fitted = windows.fitted(series)
         order = [*(i for i in range(len(series)) if i != longest), longest]  # the last points are kept: its own first
@@ -117,7 +118,7 @@ class Backtest:
             raise DataError(f"no window of {reach} steps is whole; take fewer lags, or fill missing values")
         kept = np.stack([(ends < at) | (ends - reach >= at + steps if not rolling else False) for at, _ in parts])
         if kept.sum(axis=1).min() < 2:
-            raise DataError(f"fewer than two windows of {reach} steps lie before a block; take fewer lags")
+            raise DataError(f"fewer than two windows of {reach} steps lie before a block; give a longer series")
         history, time = (np.stack([getattr(part, key) for _, part in parts]) for key in ("values", "time"))
         values = np.concatenate([each.values for each in series])
         low, high, mean, spread = (of(values, axis=0) for of in (np.nanmin, np.nanmax, np.nanmean, np.nanstd))

@@ -211,14 +211,13 @@ class Offered:
     def windows(self, train: Sequence[Trajectory], test: Sequence[Trajectory] = ()) -> list[Windows]:
         """Of each number of lags those of the values first, then, of series with noise, of the differences over a step
         and a season, and of the same of the logarithms, if the series are positive."""
+        Windows(1).fitted(train)  # which says what is wrong with the series
         noisy = has_noise(train, self.stride, self.elapsed)
         season = (self.season or season_of(max(train, key=len))) if noisy else 1
         found = []
         for logarithm, steps in product(self._logarithms(train, noisy), self._steps(season, noisy)):
-            usual = (True, False) if noisy else (True,)
+            usual = (False,) if steps == (1,) else (True, False) if noisy else (True,)  # no change of changes
             for is_increment in usual if self.is_increment is None else (self.is_increment,):
-                if steps == (1,) and is_increment and self.is_increment is None:
-                    continue  # a change of changes
                 form = self.stride, self.horizon, is_increment, self.elapsed
                 differences = Differences(logarithm, steps)
                 found += [

@@ -51,7 +51,9 @@ def _has_noise(series: Sequence[tuple[bytes, bytes]], coordinates: int, stride: 
 def _unexplained(gram: np.ndarray, shift: float, test: Backtest) -> float:
     """The share of the variance of the targets of blocks that their predictions leave; 1 where that fails. gram: Θ,
     (n, n). shift: λ, in units of the kernel's mean variance."""
-    left, unit = [], shift * (1 - gram.mean())
+    left, unit, variance = [], shift * (1 - gram.mean()), test.y.var(axis=0).mean()
+    if not variance > 0:  # the series changes only before its first whole window
+        return 1.0
     for kept in test.kept:
         own, out = np.flatnonzero(kept), np.flatnonzero(~kept)
         system = gram[np.ix_(own, own)]
@@ -61,4 +63,4 @@ def _unexplained(gram: np.ndarray, shift: float, test: Backtest) -> float:
         except np.linalg.LinAlgError:
             return 1.0
         left.append(test.y[out] - gram[np.ix_(out, own)] @ cho_solve(factor, test.y[own], check_finite=False))
-    return float(np.square(np.concatenate(left)).mean() / test.y.var(axis=0).mean())
+    return float(np.square(np.concatenate(left)).mean() / variance)

@@ -83,16 +83,21 @@ def require_regular(trajectories: Sequence[Trajectory]) -> Step:
     """The one step of all series; DataError if there is none."""
     if (step := step_of([each.at for each in trajectories])) is not None:
         return step
+    found, after = uneven(trajectories)
+    are_numbers = trajectories[0].dates is None
+    how = ", or if the numbers are dates, say how they are written, as dataset.date_format=%Y%j" if are_numbers else ""
+    raise DataError(
+        f"dataset.time: {found}; set dataset.elapsed=true to make the times features, fill the gaps, such as after "
+        f"{after}, with empty rows, or leave dataset.time out to count rows{how}"
+    )
+
+
+def uneven(trajectories: Sequence[Trajectory]) -> tuple[str, object]:
+    """How the steps of series differ, and the time before the largest."""
     steps = np.concatenate([sizes(each.at) for each in trajectories])
     unit = "" if trajectories[0].dates is None else " days"
     gapped = max((each for each in trajectories if len(each) > 1), key=lambda each: sizes(each.at).max())
-    after = gapped.written()[int(sizes(gapped.at).argmax())]
-    found = f"steps from {steps.min():g} to {steps.max():g}{unit}"
-    are_dates = "" if unit else ", or if the numbers are dates, say how they are written, as dataset.date_format=%Y%j"
-    raise DataError(
-        f"dataset.time: {found}; set dataset.elapsed=true to make the times features, fill the gaps, such as after "
-        f"{after}, with empty rows, or leave dataset.time out to count rows{are_dates}"
-    )
+    return f"steps from {steps.min():g} to {steps.max():g}{unit}", gapped.written()[int(sizes(gapped.at).argmax())]
 
 
 # ---- Gilpin's benchmark

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from kfx.config.choices import SCALES
 from kfx.config.fields import Several, flag, number, ranged, word, words
 from kfx.config.option import Settings, option
 from kfx.config.parts import ConfigView, KernelPart
@@ -17,7 +18,8 @@ from kfx.data.row_file_options import FILES_OF_ROWS, FromFile, RowFile, changes,
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
     import numpy as np
 
@@ -87,8 +89,8 @@ class SeriesData(DatasetOption, abc.ABC):
     )
     others: Several = ranged(
         None,
-        "a list of settings of windows and kernels",
-        lambda v: isinstance(v, list) and all(isinstance(each, dict) and set(each) == set(_MEMBER) for each in v),
+        "a list of settings with lags, target, differences, logarithm, length, regularization and scale",
+        lambda v: isinstance(v, list) and all(map(_is_member, v)),
         "settings beside the run's own of which a forecast is the median",
         null="what that backtest finds",
     )
@@ -144,9 +146,12 @@ class SeriesData(DatasetOption, abc.ABC):
 
         found = []
         for each in self.others or ():
-            changed = replace(self, **{key: each[key] for key in _MEMBER[:4]})
-            found.append((changed.windows(), each["length"], Regularization(each["regularization"], each["scale"])))
+            value = Regularization(each["regularization"], each["scale"])
+            found.append((self._windows_of(each), each["length"], value))
         return found
+
+    def _windows_of(self, member: Mapping[str, Any]) -> Windows:
+        return replace(self, **{key: member[key] for key in _MEMBER[:4]}).windows()
 
     def build(self, rng: np.random.Generator) -> Dataset:
         from kfx.data.series import as_dataset
@@ -177,16 +182,42 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def check(self, config: ConfigView) -> None:
         super().check(config)
+        self._require_possible(config)
+        if self.lags is not None:
+            _usable([self.windows()], config, *self.split())
+        if self.others is not None and self.deviations is None:  # not from the choice
+            self._check_others(self.others, config)
+
+    def _require_possible(self, config: ConfigView) -> None:
+        """ConfigError for what no choice can mend."""
         if self.calendar and self.trajectories()[0][0].dates is None:
             raise ConfigError(
                 f"dataset.calendar=[{','.join(self.calendar)}]: needs dates; name their column in dataset.time"
             )
         if self.elapsed and (self.differences or self.logarithm):
             raise ConfigError("dataset.elapsed=true: windows of an irregular series see values; leave out differences")
-        if self.lags is not None:
-            _usable([self.windows()], config, *self.split())
         if config.device.dtype == "float32":
             raise ConfigError(f"device.dtype=float32: forecasts of dataset={self.name} need float64")
+
+    def _check_others(self, others: Sequence[Mapping[str, Any]], config: ConfigView) -> None:
+        """ConfigError for settings beside the run's own that the series or the kernel cannot have."""
+        if (self.members or 1) > len(others) + 1:
+            raise ConfigError(
+                f"dataset.members={self.members}: nothing is chosen where dataset.lags and the kernel are given, and "
+                f"dataset.others has {len(others)}; leave it out, or leave dataset.lags out"
+            )
+        train = self.split()[0]
+        for i, each in enumerate(others):
+            try:
+                windows = self._windows_of(each).fitted(train)
+                if self.elapsed and (windows.differences.steps or windows.differences.logarithm):
+                    raise DataError("windows of an irregular series see values")
+                if sum(len(windows.cut(one)[0]) for one in train if len(one) > windows.reach) < 2:
+                    raise DataError(f"the training series hold no two windows of {windows.reach} steps")
+                if each["length"] is not None and not hasattr(config.kernel.standing_for(config), "length"):
+                    raise DataError(f"kernel={config.kernel.name} has no length")
+            except (ValueError, DataError) as error:
+                raise ConfigError(f"dataset.others: {i + 1}: {error}") from error
 
     # ---- what a backtest chooses
 
@@ -197,6 +228,7 @@ class SeriesData(DatasetOption, abc.ABC):
         if self.lags is not None and not wants_length:
             usual = {"target": INCREMENT, "differences": [], "logarithm": False, "others": []}
             return changes | {key: value for key, value in usual.items() if getattr(self, key) is None}
+        self._require_possible(config)  # before a choice, which takes a while
         from kfx.data.choice import MEMBERS
         from kfx.data.deviations import Deviations
 
@@ -261,6 +293,14 @@ class SeriesData(DatasetOption, abc.ABC):
 
 _ERRORS: tuple[str, ...] = ("error", "error_of_values", "judged_steps")
 _MEMBER: tuple[str, ...] = ("lags", "target", "differences", "logarithm", "length", "regularization", "scale")
+
+
+def _is_member(value: object) -> bool:
+    """Whether a value is a setting as `dataset.others` has it; what windows see is checked where they are made."""
+    if not isinstance(value, dict) or set(value) != set(_MEMBER) or None in [value[key] for key in _MEMBER[:4]]:
+        return False
+    length, shift = value["length"], value["regularization"]
+    return (length is None or length > 0) and shift >= 0 and value["scale"] in SCALES
 
 
 def _recorded(setting: Setting) -> dict[str, object]:

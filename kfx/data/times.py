@@ -271,12 +271,18 @@ def _of_numbers(numbers: pd.Series, column: pd.Series) -> np.ndarray | Dates:
 
 
 def _with_offsets(utc: pd.Series, local: pd.Series, how: str, groups: np.ndarray) -> Dates:
-    """Dates in UTC, or in local time if they have one step there alone, as days with an hour less in spring. how: the
-    format of local time."""
+    """Dates in UTC, or in local time if they have one step there alone, as days with an hour less in spring, or fewer
+    different hours, as months. how: the format of local time."""
     here, there = local.to_numpy("M8[us]"), utc.to_numpy("M8[us]")
-    if step_of(_split(there, groups)) is None and step_of(_split(here, groups)) is not None:
+    even, even_in_utc = (step_of(_split(at, groups)) is not None for at in (here, there))
+    if even and (not even_in_utc or _hours(here) < _hours(there)):
         return Dates(here, how)
     return Dates(there, ISO)
+
+
+def _hours(at: np.ndarray) -> int:
+    """The number of different times of the day."""
+    return len(np.unique(at - at.astype("M8[D]")))
 
 
 def readings(column: pd.Series, groups: np.ndarray) -> Iterator[Dates]:

@@ -16,6 +16,10 @@ Predict = Callable[[np.ndarray], np.ndarray]
 """Maps points, (m, features), to predictions of their targets in units of the coordinates' scale, (m, coordinates)."""
 
 
+_MOST = 1e140
+"""The largest size of numbers whose squares, and those of their inverses, are numbers too."""
+
+
 @dataclass(frozen=True)
 class Trajectory:
     """A series in the order of time. time: (T,), rising. values: (T, coordinates).
@@ -93,6 +97,10 @@ class Windows:
         values = np.concatenate([each.values for each in trajectories])
         if self.differences.logarithm and (values <= 0).any():
             raise DataError("the series holds a value that is not positive, which has no logarithm")
+        size = np.nan_to_num(np.abs(values)).max(axis=0)
+        if (extreme := (size > _MOST) | ((size > 0) & (size < 1 / _MOST))).any():
+            i = int(extreme.argmax())
+            raise DataError(f"coordinate {i} of the series has numbers up to {size[i]:.0e}; give it in other units")
         values = np.concatenate([self.differences.of(each.values) for each in trajectories])
         if (empty := np.isnan(values).all(axis=0)).any():
             raise DataError(f"coordinate {int(empty.argmax())} of the series holds no value; leave it out")
@@ -224,6 +232,11 @@ class SeriesParts:
             for train, test in zip(self.train, self.test, strict=True)
         ]
         fitting = [i for i, last in enumerate(most) if last >= 0]
+        if horizon <= longest and max(map(len, self.train)) < reach:
+            raise DataError(
+                f"no forecast can start: the training series of {max(map(len, self.train))} steps hold no window of "
+                f"{reach} steps; take fewer dataset.lags, or more steps"
+            )
         if not fitting:
             raise DataError(
                 f"evaluation.horizon={horizon}: only {longest} steps follow the training series; ask for fewer"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from kfx.data.series_options import OwnSeriesOption
 from kfx.data.times import Dates, Step, sizes
 from kfx.data.windows import SeriesParts, Trajectory
 from kfx.estimators.recorded import Model
-from kfx.evaluation.ensemble import forecast, with_others
+from kfx.evaluation.ensemble import onwards, with_others
 from kfx.evaluation.rollout_option import other_members
 from kfx.outcomes import DataError
 
@@ -52,9 +52,12 @@ def forecast_onwards(model: Model, path: Path, steps: int | None) -> pd.DataFram
     tables = []
     for number, series in enumerate(found):
         where = f"{path}" + (f", series {series.name or number}" if len(found) > 1 else "")
-        time, written = _onwards(series[-max(windows.reach, 2) :], step, count, where)
+        least = max(windows.reach, 2)
+        last = _evenly_last(series, step, least, where)
+        time, at = (series[-least:] if step is None else last).ahead(step, count)
+        written = at.tolist() if last.dates is None else Dates(at, last.dates.format).written()
         try:
-            values = forecast(members, [series.values], [np.concatenate([series.time, time])], count)[0]
+            values = onwards(members, last, time)
         except DataError as error:
             raise DataError(f"{where}: {error}") from error
         table = pd.DataFrame(values, columns=list(parts.coordinates))
@@ -76,12 +79,15 @@ def _step(dataset: Any, parts: SeriesParts) -> Step | None:
     return require_regular([parts.whole(i) for i in range(len(parts.train))])
 
 
-def _onwards(last: Trajectory, step: Step | None, count: int, where: str) -> tuple[np.ndarray, Sequence[object]]:
-    """The times of the next `count` steps, (count,), and as people know them. last: the window that they go on from."""
-    if step is not None and not step.fits(last.at):
+def _evenly_last(series: Trajectory, step: Step | None, least: int, where: str) -> Trajectory:
+    """The last rows of a series that have the run's step; DataError if these are fewer than `least` and than all."""
+    if step is None:
+        return series
+    last = series[-least:]
+    if not step.fits(last.at):
         found = sizes(last.at)
         unit = "" if last.dates is None else " days"
         said = f"its last {len(last)} rows have steps from {found.min():g} to {found.max():g}{unit}"
         raise DataError(f"{where}: {said}; expected those of the run, {step}")
-    time, at = last.ahead(step, count)
-    return time, at.tolist() if last.dates is None else Dates(at, last.dates.format).written()
+    first = bisect.bisect_left(range(len(series) - len(last)), True, key=lambda row: step.fits(series.at[row:]))
+    return series[first:]

@@ -15,14 +15,15 @@ from kfx.config.option import Option
 from kfx.config.plugins import Portable
 from kfx.data.choice import MEMBERS, Asked, Choice, Offered, choose, kernel_with_length
 from kfx.data.deviations import Deviations
+from kfx.data.series import uneven
 from kfx.data.series_options import PERIODS
-from kfx.data.times import step_of
+from kfx.data.times import Step, step_of
 from kfx.data.windows import Trajectory, Windows, smape
 from kfx.estimators.parameters import Chosen
 from kfx.estimators.regressor import KernelFlowRegressor
-from kfx.estimators.series import is_flat, names_of, trajectories
+from kfx.estimators.series import has_times, is_flat, names_of, step_of_times, trajectories
 from kfx.estimators.settings import kernel_option
-from kfx.evaluation.ensemble import forecast, solved
+from kfx.evaluation.ensemble import onwards, solved
 from kfx.kernels.base import Kernel
 from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
@@ -131,20 +132,28 @@ class KernelFlowForecaster(Portable, BaseEstimator):
     def fit(self, series: Any, y: None = None) -> Self:
         """Learn from a series, (T,) or (T, coordinates), a DataFrame, or a list of them.
 
-        A frame's column called time, date, datetime, timestamp or ds, or its index of dates, holds the times. Missing
-        values are NaN: windows that hold one are left out. DataError for series that are constant or shorter than a
-        window, ConfigError for wrong settings.
+        A frame's column called time, date, datetime, timestamp or ds, or its index of dates, holds the times, which
+        have one step; the rows of an array are the steps. Missing values are NaN: windows that hold one are left out.
+        DataError for series that are constant or shorter than a window, and for uneven times, ConfigError for wrong
+        settings.
         """
+        for name in [each for each in vars(self) if each.endswith("_")]:
+            delattr(self, name)  # nothing is left of an earlier fit if this one fails
         train, self._names = trajectories(series), names_of(series)
         self._check()
         for one in train:
             self._require_dates(one)
-        self.n_features_in_, self._is_flat = train[0].values.shape[1], is_flat(series)
-        self._last = train[-1]
+        self._is_flat, self._last = is_flat(series), train[-1]
         if self.panel == "own":
             each = series if isinstance(series, (list, tuple)) and len(train) > 1 else [series]
             self.forecasters_ = [clone(self).set_params(panel="shared").fit(own) for own in each]
-            return self
+        else:
+            self._step = step_of_times(series, train)
+            self._learn(train)
+        self.n_features_in_ = train[0].values.shape[1]
+        return self
+
+    def _learn(self, train: Sequence[Trajectory]) -> None:
         choice = self._choice(train)
         kernels = [self._kernel_of(setting.length) for setting in choice.settings[: self.members]]
         choice, kernels[0] = self._trained(choice, train, kernels[0])
@@ -154,7 +163,6 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             self._members = [solved(each.windows, kernel, each.regularization, train) for each, kernel in pairs]
         self.choice_, self.windows_, self.kernel_ = choice, self._members[0].windows, kernels[0]
         self.backtest_error_, self.regularization_ = best.error, best.regularization.value
-        return self
 
     def predict(
         self, steps: int = 1, *, series: Any = None, return_std: bool = False, interval: float | None = None
@@ -173,14 +181,14 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             raise ValueError(f"steps={steps!r}: expected a whole number >= 1")
         if interval is not None and not 0 < interval < 1:
             raise ValueError(f"interval={interval!r}: expected None, or a number > 0 and < 1")
-        if self.panel == "own":
+        if hasattr(self, "forecasters_"):
             of = self.forecasters_ if series is None else self.forecasters_[-1:]
             each = [one.predict(steps, series=series, return_std=return_std, interval=interval) for one in of]
             return each if series is None else each[0]
         last = self._last if series is None else self._continued(series)
-        time = np.concatenate([last.time, last.ahead(step_of([last.at]), int(steps))[0]])
+        step = self._step if self._step is not None and self._step.fits(last.at) else step_of([last.at])
         with exclusively():
-            found = forecast(self._members, [last.values], [time], int(steps))[0]
+            found = onwards(self._members, last, last.ahead(step, int(steps))[0])
         answers = [found]
         if return_std or interval is not None:
             deviations = Deviations.of(self.choice_, len(self._members))
@@ -190,12 +198,20 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         return tuple(answers) if len(answers) > 1 else answers[0]
 
     def score(self, series: Any, y: None = None) -> float:
-        """Minus the sMAPE of a forecast of `series`, which goes on where the last series of the fit ends."""
-        truth = self._continued(series).values
-        if np.isnan(truth).all():
+        """Minus the sMAPE of a forecast of `series`, which goes on where the last series of the fit ends; DataError if
+        its times do not."""
+        check_is_fitted(self, "n_features_in_")
+        if hasattr(self, "forecasters_"):
+            return float(self.forecasters_[-1].score(series))
+        given = self._continued(series)
+        step = self._step if has_times(series) else None
+        if step is not None and not step.fits(np.concatenate([self._last.at, given.at])):
+            first, last = given.written()[0], self._last.written()[-1]
+            raise DataError(f"the series begins at {first}; expected the step after {last}, where the fit ends")
+        if np.isnan(given.values).all():
             raise DataError("series holds no value to compare with")
-        found = self.predict(len(truth))
-        return -float(smape(np.asarray(found[-1] if self.panel == "own" else found).reshape(truth.shape), truth))
+        found = np.asarray(self.predict(len(given))).reshape(given.values.shape)
+        return -float(smape(found, given.values))
 
     def _check(self) -> None:
         """ConfigError for a wrong setting."""
@@ -209,11 +225,12 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             if not _is_count(value) and (null == "" or value != null):
                 other = "" if null == "" else f"{null}, or "
                 raise ConfigError(f"{name}={value!r}: expected {other}a whole number >= 1")
-        if isinstance(self.calendar, str) or not set(self.calendar) <= set(PERIODS):
+        if isinstance(self.calendar, str) or not np.iterable(self.calendar) or not set(self.calendar) <= set(PERIODS):
             raise ConfigError(f"calendar={self.calendar!r}: expected a list out of {', '.join(PERIODS)}")
         if self.logarithm not in (True, False, "auto"):
             raise ConfigError(f"logarithm={self.logarithm!r}: expected True, False or auto")
-        if self.differences != "auto" and not (np.iterable(self.differences) and all(map(_is_count, self.differences))):
+        given = self.differences
+        if not (_is_auto(given) or (np.iterable(given) and not isinstance(given, str) and all(map(_is_count, given)))):
             raise ConfigError(f"differences={self.differences!r}: expected auto, or a list of whole numbers >= 1")
         if self.regularization is not None and not (
             isinstance(self.regularization, numbers.Real) and 0 <= float(self.regularization) < np.inf
@@ -226,7 +243,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             for name in ("lags", "season", "logarithm")
         }
         given["is_increment"] = None if self.target == "auto" else self.target == "increment"
-        given["differences"] = None if self.differences == "auto" else tuple(map(int, self.differences))
+        given["differences"] = None if _is_auto(self.differences) else tuple(map(int, self.differences))
         given["periods"] = tuple(PERIODS[name] for name in self.calendar)
         offered = Offered(stride=self.stride, horizon=self.horizon, **given).windows(train)
         has_length = not isinstance(self.kernel, Kernel) and kernel_option(self.kernel).length_is_free()
@@ -274,6 +291,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         return replace(choice, settings=(found.best, *choice.settings[1:])), model.kernel_
 
     _names: Sequence[str] = ()  # of the coordinates, of a frame
+    _step: Step | None = None  # of its times
 
     def _continued(self, series: Any) -> Trajectory:
         several, names = trajectories(series), names_of(series)
@@ -285,11 +303,18 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         if given.values.shape[1] != self.n_features_in_:
             raise ValueError(f"series has {given.values.shape[1]} coordinates; the fit had {self.n_features_in_}")
         self._require_dates(given)
+        if self._step is not None and has_times(series) and not self._step.fits(given.at):
+            steps = uneven([given])[0] if len(given) > 1 else "other times"
+            raise DataError(f"the series has {steps}; expected those of the fit, {self._step}")
         return given
 
     def _require_dates(self, series: Trajectory) -> None:
         if self.calendar and series.dates is None:
             raise DataError(f"calendar={self.calendar!r}: the series has no dates; give a frame with a column time")
+
+
+def _is_auto(value: object) -> bool:
+    return isinstance(value, str) and value == "auto"
 
 
 def _is_count(value: object) -> bool:

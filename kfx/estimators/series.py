@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kfx.data.cells import PLAIN
-from kfx.data.times import Dates, read
+from kfx.data.series import uneven
+from kfx.data.times import Dates, Step, read, step_of
 from kfx.data.windows import Trajectory
 from kfx.outcomes import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _TIMES = ("time", "date", "datetime", "timestamp", "ds")
 """Columns of a frame that are times, whatever the case."""
@@ -22,14 +26,38 @@ def trajectories(series: Any) -> list[Trajectory]:
     A frame's times are its column of that name, or its index of dates; of an array they are 0, 1, 2, … Raises
     ValueError for what is no series of numbers, DataError for times that cannot be read or do not rise.
     """
-    several = isinstance(series, (list, tuple)) and len(series) > 0 and np.ndim(series[0]) > 0
-    found = [_trajectory(each) for each in (series if several else [series])]
-    columns = {tuple(names) for each in (series if several else ()) if (names := names_of([each]))}
+    given = _each(series)
+    found = [_trajectory(each) for each in given]
+    columns = {tuple(names) for each in given if (names := names_of([each]))}
     if len(columns) > 1:
         raise ValueError(f"the series have different columns: {' and '.join(', '.join(each) for each in columns)}")
     if len({each.values.shape[1] for each in found}) > 1:
         raise ValueError("the series have different numbers of coordinates")
     return found
+
+
+def _each(series: Any) -> Sequence[Any]:
+    """The series of a list of them, or the one."""
+    several = isinstance(series, (list, tuple)) and len(series) > 0 and np.ndim(series[0]) > 0
+    return series if several else [series]
+
+
+def has_times(series: Any) -> bool:
+    """Whether a frame, or one of several, has times."""
+    return any(_time_column(each) is not None for each in _each(series))
+
+
+def step_of_times(series: Any, found: Sequence[Trajectory]) -> Step | None:
+    """The one step of the times of frames, None of arrays. found: their `trajectories`. DataError for uneven times."""
+    if not has_times(series):
+        return None
+    if (step := step_of([each.at for each in found])) is None:
+        steps, after = uneven(found)
+        raise DataError(
+            f"the times of a series have {steps}; fill the gaps, such as after {after}, with rows of NaN, or leave "
+            "the times out to count rows"
+        )
+    return step
 
 
 def names_of(series: Any) -> list[str]:
@@ -52,6 +80,9 @@ def _trajectory(given: Any) -> Trajectory:
     rest = [name for name in columns if name not in times] if columns is not None else []
     part = given[rest] if times else given
     part = part.to_numpy() if hasattr(part, "to_numpy") else part
+    if (kind := np.asarray(part).dtype.kind) in "mMc":
+        what = "complex numbers" if kind == "c" else "dates or durations; call the column of times time"
+        raise ValueError(f"a series holds {what}")
     try:
         values = np.ma.filled(np.ma.array(part, dtype=np.float64, copy=True), np.nan)
     except (TypeError, ValueError) as error:
@@ -61,7 +92,7 @@ def _trajectory(given: Any) -> Trajectory:
         raise ValueError(f"a series has shape {values.shape}; expected (T,) or (T, coordinates)")
     if np.isinf(values).any():
         raise ValueError("a series holds a value that is infinite")
-    time, dates = _times(given, times)
+    time, dates = _times(given)
     return Trajectory(np.arange(len(values), dtype=float) if time is None else time, values, dates=dates)
 
 
@@ -69,20 +100,32 @@ def _is_time(name: object) -> bool:
     return str(name).lower() in _TIMES
 
 
-def _times(given: Any, names: Sequence[Any]) -> tuple[np.ndarray | None, Dates | None]:
-    """The times of a frame's rows, (T,), and their dates, if it has some."""
+def _time_column(given: Any) -> pd.Series | None:
+    """The times of a frame: its column of that name, or its index of dates."""
     import pandas as pd
 
     index = getattr(given, "index", None)
-    if names:
-        column = pd.Series(np.asarray(given[names[0]]))
+    if names := [name for name in getattr(given, "columns", ()) if _is_time(name)]:
+        column, name = given[names[0]], names[0]
     elif isinstance(index, (pd.DatetimeIndex, pd.PeriodIndex)):
-        column = pd.Series(index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index)
+        column, name = index, "its index"
     else:
+        return None
+    dtype = getattr(column, "dtype", None)
+    if isinstance(dtype, pd.PeriodDtype):
+        return pd.Series(pd.PeriodIndex(column).to_timestamp(), name=name)
+    return pd.Series(
+        pd.DatetimeIndex(column) if isinstance(dtype, pd.DatetimeTZDtype) else np.asarray(column), name=name
+    )
+
+
+def _times(given: Any) -> tuple[np.ndarray | None, Dates | None]:
+    """The times of a frame's rows, (T,), and their dates, if it has some."""
+    if (column := _time_column(given)) is None:
         return None, None
-    found = read(column.reset_index(drop=True), PLAIN, None, np.zeros(len(column), dtype=int))
+    found = read(column, PLAIN, None, np.zeros(len(column), dtype=int))
     dates = found if isinstance(found, Dates) else None
     time = found.days() if isinstance(found, Dates) else found
     if (np.diff(time) <= 0).any():
-        raise DataError(f"the times of a series do not rise: {names[0] if names else 'its index'}")
+        raise DataError(f"the times of a series do not rise: {column.name}")
     return time, dates

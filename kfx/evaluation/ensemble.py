@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,15 +59,41 @@ def forecast(
     theirs and those of the steps, (T + steps,) each. DataError for too few values, or too many missing ones, for the
     first member; others are then left out.
     """
+    return _median(_of_each(members, known, times, steps), known)
+
+
+def onwards(members: Sequence[Member], last: Trajectory, time: np.ndarray) -> np.ndarray:
+    """The median of the members' forecasts of what follows a series at some times, (steps,), as `forecast`; (steps,
+    coordinates). Warns if members are left out."""
+    known = [last.values]
+    each = _of_each(members, known, [np.concatenate([last.time, time])], len(time))
+    if few := len(members) - len(each):
+        warnings.warn(
+            f"{few} of the {len(members)} settings of which the forecast is the median are left out: they need up to "
+            f"{max(member.windows.reach for member in members)} values after one another",
+            stacklevel=3,
+        )
+    return np.asarray(_median(each, known)[0])
+
+
+def _of_each(
+    members: Sequence[Member], known: Sequence[np.ndarray], times: Sequence[np.ndarray], steps: int
+) -> list[np.ndarray]:
+    """The forecasts of the members that can go on from these values, the first one always."""
     each = [_of_member(members[0], known, times, steps)]
     for member in members[1:]:
         try:
             each.append(_of_member(member, known, times, steps))
         except DataError:
             continue
+    return each
+
+
+def _median(each: Sequence[np.ndarray], known: Sequence[np.ndarray]) -> np.ndarray:
+    """The median of forecasts, (m, steps, coordinates) each, without those that are far from what is known."""
     found = np.stack(each)
     if len(each) == 1:
-        return found[0]
+        return np.asarray(found[0])
     low, high = (np.stack([of(values, axis=0) for values in known])[:, None] for of in (np.nanmin, np.nanmax))
     is_far = ~(np.abs(found - (low + high) / 2) <= _FAR / 2 * (high - low))
     found[is_far & (is_far.mean(axis=0) <= 0.5)] = np.nan
