@@ -318,7 +318,7 @@ def test_gaps_in_the_table_of_a_study_leave_the_other_cells(tmp_path):
         claims.measurements(tmp_path)
 
 
-def test_conditions_of_claims_name_experiments_and_metrics_that_are_there(entries, tested):
+def test_conditions_of_claims_name_experiments_and_metrics_that_are_there(entries, tested, own_registry):
     there = {entry.experiment for entry in entries}
     for outcome in [outcome for each in tested for outcome in each.outcomes]:
         condition = outcome.condition

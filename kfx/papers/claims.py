@@ -19,8 +19,7 @@ from kfx.config.published import Quantity
 from kfx.outcomes import ConfigError, RecordError
 from kfx.papers import tables
 from kfx.papers.numbers import Entry
-from kfx.papers.studies import names
-from kfx.papers.studies import read as read_study
+from kfx.papers.studies import is_of_cells, names
 from kfx.papers.tables import Command, Table
 from kfx.report.naming import described
 from kfx.yaml_file import read_yaml
@@ -208,7 +207,7 @@ def measurements(folder: Path, entries: Iterable[Entry] = ()) -> Measurements:
     stale = {part.command for entry in entries for part in entry.parts if part.changed}
     studies: dict[str, dict[str, dict[str, float]]] = {}
     for path in sorted((folder / STUDIES).glob("*.csv")):
-        if path.stem in names() and read_study(path.stem).cells:
+        if path.stem in names() and is_of_cells(path.stem):
             continue  # it has no runs
         try:
             table = pd.read_csv(path).set_index("run").select_dtypes("number")

@@ -103,6 +103,11 @@ def names() -> list[str]:
     return catalogue.options("study")
 
 
+def is_of_cells(name: str) -> bool:
+    """Whether cells measure a study, in place of runs. Its plugins are not loaded."""
+    return "cells" in (read_yaml(catalogue.file_of("study", name)) or {})
+
+
 def read(name: str) -> Study:
     """Read a study by its name; ConfigError if it does not exist or its file is wrong."""
     if name not in names():
