@@ -16,30 +16,31 @@ Shape = str | tuple[Any] | Mapping[str, Any]
 where `key?` may be absent and `*` stands for all keys that are not listed. Other keys may hold anything."""
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether it is a finite number that a float can hold."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e308
 
 
 def _is_whole(value: Any) -> bool:
-    return _is_number(value) and value == math.floor(value)
+    return is_number(value) and value == math.floor(value)
 
 
 def _are_numbers(value: object) -> bool:
-    return all(map(_are_numbers, value)) if isinstance(value, list) else value is None or _is_number(value)
+    return all(map(_are_numbers, value)) if isinstance(value, list) else value is None or is_number(value)
 
 
 KINDS: dict[str, Callable[[Any], bool]] = {
     "text": lambda value: isinstance(value, str),
     "text or null": lambda value: value is None or isinstance(value, str),
-    "a number": _is_number,
-    "a number or null": lambda value: value is None or _is_number(value),
+    "a number": is_number,
+    "a number or null": lambda value: value is None or is_number(value),
     "a whole number": _is_whole,
     "a whole number or null": lambda value: value is None or _is_whole(value),
     "a number, or numbers in lists": _are_numbers,
     "running, completed, failed or interrupted": lambda value: isinstance(value, str) and value in set(Status),
     "true or false": lambda value: isinstance(value, bool),
     "a number for each size": lambda value: (
-        isinstance(value, dict) and len(value) > 0 and all(k.isdecimal() and _is_number(v) for k, v in value.items())
+        isinstance(value, dict) and len(value) > 0 and all(k.isdecimal() and is_number(v) for k, v in value.items())
     ),
 }
 

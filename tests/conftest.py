@@ -13,8 +13,9 @@ from hydra.core.config_store import ConfigStore
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command does; read when torch is first imported
 
 from kfx.cli import main
-from kfx.config import plugins, registry
+from kfx.config import registry
 from kfx.numerics import threads
+from tests.plugins import isolated
 
 _NEEDED = {
     "test_gpytorch.py": "gpytorch",
@@ -47,7 +48,7 @@ def warns_anew(monkeypatch):
 @pytest.fixture
 def own_registry():
     """Options that a test registers are gone after it."""
-    with plugins.isolated():
+    with isolated():
         yield
     for group, options in registry.OPTIONS.items():
         known = ConfigStore.instance().repo.get(group, {})

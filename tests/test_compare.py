@@ -24,6 +24,7 @@ from kfx.plots import comparison as pictures
 from kfx.record.comparison import Compared, table
 from kfx.report.compared import shown_table
 from kfx.report.table import Table, latex, markdown
+from tests.plugins import isolated
 
 TINY = ["dataset.n_train=30", "dataset.n_test=20", "sampler.batch_size=10", "optimizer=none", "figures=false"]
 TINY += ["evaluation.batches=0", "device.precision_check=off"]
@@ -108,9 +109,7 @@ def test_a_metric_of_a_plugin_states_its_direction(kfx, in_folder, own_registry)
     rows = pd.read_csv("s/20/predictions.csv").query("kernel == 'trained'")
     value = run.evaluation.query("metric == 'right_share' and kernel == 'trained'")["value"].item()
     assert value == pytest.approx(np.mean((rows["prediction"] - rows["target"]).abs() < 50))
-    from kfx.config import plugins
-
-    with plugins.isolated():
+    with isolated():
         METRICS.pop("right_share")  # as in another process
         code, _, err = kfx("compare", "s", "--by", "kernel.sigma", "--metric", "right_share", "--csv", "t.csv")
         assert code == 0, err

@@ -101,12 +101,14 @@ def test_options_compose_by_name(group, name):
 @pytest.mark.parametrize("name", OPTIONS["kernel"])
 def test_bounds_and_defaults_are_those_of_the_class(name, usual):
     option = OPTIONS["kernel"][name]
-    suits = {"greens_function": "elliptic_1d", "emulator": "diabetes"}.get(name, "digits")
+    suits = {"greens_function": "elliptic_1d", "emulator": "diabetes", "smooth_and_rough": "diabetes"}.get(
+        name, "digits"
+    )
     raw = with_option(with_option(usual, "kernel", name), "dataset", suits)
     raw = with_option(raw, "objective", "elbo") if option.is_deep else raw
     kernel = check(raw).kernel.build((8, 8))
     assert isinstance(kernel, Kernel)
-    assert option.default_bounds() == dict(type(kernel).default_bounds)
+    assert option.default_bounds() == (kernel.limits if "stretch" in kernel.names[-1] else type(kernel).default_bounds)
     own = {key: value for key, value in option.defaults().items() if key in option.default_bounds() and value}
     assert {key: kernel.parameters[key] for key in own} == own
 

@@ -29,6 +29,7 @@ from kfx.kernels import (
     Residual,
     Scaled,
     Sequential,
+    SmoothAndRough,
     stationary,
 )
 from kfx.kernels.ard import ARD
@@ -67,6 +68,7 @@ KERNELS = {
     "matern_3/2": (Matern(1.3, 1.5), TABLE),
     "matern_5/2": (Matern(1.3, 2.5), TABLE),
     "laplace": (Laplace(1.3), TABLE),
+    "smooth_and_rough": (SmoothAndRough(0.7, 1.4), TABLE),
     "linear": (Linear(0.7), TABLE),
     "polynomial": (Polynomial(3, 0.4, 0.7), TABLE),
     "sum": (RBF(1.3) + 0.5 * Matern(0.8, 2.5) + Linear(0.3), TABLE),
@@ -108,7 +110,7 @@ KERNELS = {
 
 FAMILIES = (
     *("rbf", "rbf_long", "matern_1/2", "laplace", "linear", "polynomial", "sum", "product", "network", "sum_of_images"),
-    "dictionary",
+    *("dictionary", "smooth_and_rough"),
     *("rational_quadratic", "cnngp_torch_small_tiles", *(f"{kind.__name__}_{backend}_relu" for kind, backend in DENSE)),
     *(f"cnngp_{engine}_{name}" for engine in ("fused", "torch") for name in ("strided", "residual", "many")),
 )

@@ -94,7 +94,7 @@ EDITS = {
     "seed": ("exact", in_config("seed: 0", "seed: 1")),
     "preprocess": ("exact", in_config("- normalize", "- zca")),
     "targets": ("exact", in_config("targets: standardized", "targets: centered")),
-    "kernel": ("exact", in_config("nu: 2.5", "nu: 1.5")),
+    "kernel": ("exact", in_config("roughness: 1.0", "roughness: 2.0")),
     "parameters": ("exact", in_json("metrics.json", lambda m: m["parameters"]["final"].update(sigma=3.0))),
     "identity": ("exact", in_json("metrics.json", lambda m: m.update(identity="0" * 16))),
     "status": ("exact", in_json("metrics.json", lambda m: m.update(n_train=7))),

@@ -23,6 +23,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 from kfx import load_run
 from kfx.config.overrides import typed
+from kfx.data.array_file import PointEncoding
 from kfx.experiment.compose import composed, load, without_hydra
 from kfx.experiment.config import check, settled
 from kfx.experiment.identity import data_checksums, identity
@@ -477,7 +478,7 @@ def test_images_with_their_channels_last_are_asked_about(in_folder, shape):
     assert size == load(table(path="u.npz")).dataset.image
     assert built("dataset.channels=first", path="t.npz").x_train.shape[1:] == shape
     for channels, good, other in (("last", images, moved), ("first", moved, images)):
-        encoding = load(table(f"dataset.channels={channels}", path="t.npz")).dataset.encoding_of_rows(moved.shape[1:])
+        encoding = PointEncoding(moved.shape[1:], channels)
         assert np.array_equal(encoding.rows(good).x, moved)
         with pytest.raises(DataError, match=r"expected .*as in training"):
             encoding.rows(other)

@@ -17,13 +17,13 @@ import torch
 
 import kfx as kfx_package
 from kfx import load_run
-from kfx.config import plugins, registry
+from kfx.config import registry
 from kfx.config.catalogue import config_folder
 from kfx.config.plugins import load_plugins
 from kfx.data.dataset import Dataset, checked
 from kfx.kernels import RBF, Formula
 from kfx.outcomes import DataError
-from tests.plugins import BLOCKS, TEXT, write_plugins
+from tests.plugins import BLOCKS, TEXT, isolated, write_plugins
 
 SMALL = ["sampler.batch_size=30", "optimizer.iterations=6", "figures=false", "device.precision_check=off"]
 
@@ -132,7 +132,7 @@ def test_classes_that_share_a_name_can_be_run_in_processes(kfx, in_folder):
 def test_a_missing_or_changed_plugin_is_one_line(kfx, in_folder):
     (in_folder / "periodic.py").write_text(BLOCKS["periodic"])
     words = ["dataset=three_bumps", "kernel=periodic", *SMALL]
-    with plugins.isolated():
+    with isolated():
         assert kfx("run", "--plugin", "periodic.py", *words, "hydra.run.dir=r")[0] == 0
     for command in (["rerun", "r"], ["resume", "r"]):
         code, _, err = kfx(*command)
@@ -321,7 +321,7 @@ def test_the_code_that_runs_is_the_code_that_was_hashed(kfx, in_folder):
 
     (in_folder / "mine.py").write_text(BLOCKS["periodic"])
     stat = os.stat("mine.py")
-    with plugins.isolated():
+    with isolated():
         assert kfx("list", "kernel", "periodic", "--plugin", "mine.py")[0] == 0
         assert not (in_folder / "__pycache__").exists()
         (in_folder / "mine.py").write_text(BLOCKS["periodic"].replace("parameter(1.0, 1e-2", "parameter(3.0, 1e-2"))

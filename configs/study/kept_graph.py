@@ -37,7 +37,7 @@ class KeptGraph(Formula):
 
     def _pullback(self, x):
         with torch.enable_grad():
-            parameters = self._tensors(x, gradient=True)
+            parameters = self._as_tensors(x, gradient=True)
             gram = self.formula(x, x, **parameters)
 
         def pull(cotangent, inputs):

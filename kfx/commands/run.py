@@ -128,10 +128,10 @@ def run(words: Sequence[str]) -> int:
     folder = planned.make_folder()
     if parsed.multirun:
         return _sweep(typed, parsed.config_dir, planned, folder)
-    from kfx.jobs.attempt import run_here
+    from kfx.jobs.attempt import run_jobs
 
     jobs = planned.in_folder(folder)
-    code = run_here(jobs)
+    code = run_jobs(jobs)
     _predict(jobs)
     return code
 
@@ -221,7 +221,7 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
 def _run_all(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) -> int:
     """Run the jobs of a sweep in this process, in a pool, or by Hydra; return the exit code, 0 for a pool: `sweep.csv`
     has its failures."""
-    from kfx.jobs.attempt import run_here
+    from kfx.jobs.attempt import run_jobs
     from kfx.jobs.pool import Pool, processes
 
     at_once = planned.at_once
@@ -234,7 +234,7 @@ def _run_all(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path
         return _hand_over(typed, config_dir, len(planned.jobs) if planned.is_complete else 0)
     jobs, code = planned.in_folder(folder), 0
     if at_once == 0:
-        code = run_here(jobs)
+        code = run_jobs(jobs)
     else:
         Pool(processes(at_once), jobs).run()
     _predict(jobs)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -35,20 +34,6 @@ _plugins: dict[str, Plugin] = {}
 def plugged_in() -> list[Plugin]:
     """The plugins in use, in the order of the command line."""
     return list(_plugins.values())
-
-
-@contextmanager
-def isolated() -> Iterator[None]:
-    """Options, metrics and plugins that are registered within the block are gone after it, and what was gone is there
-    again."""
-    load()
-    before, in_use = _registered(), dict(_plugins)
-    try:
-        yield
-    finally:
-        _restore(*before)
-        _plugins.clear()
-        _plugins.update(in_use)
 
 
 def _registered() -> tuple[dict[str, dict[str, Schema | str]], dict[str, Metric]]:

@@ -19,7 +19,6 @@ from kfx.outcomes import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
-    from kfx.data.array_file import PointEncoding
     from kfx.data.dataset import Dataset
     from kfx.data.own import Points
     from kfx.data.preparation import Preparation
@@ -360,11 +359,6 @@ class OwnArraysOption(OwnFile):
     def read(self) -> Points:
         weights = None if self.weights is None else str(self.weights)
         return _arrays(changes(self.file()), self.task, self.channels, weights)
-
-    def encoding_of_rows(self, shape: tuple[int, ...]) -> PointEncoding:
-        from kfx.data.array_file import PointEncoding
-
-        return PointEncoding(shape, "last" if self.channels == "last" else "first")
 
 
 @lru_cache(maxsize=4)

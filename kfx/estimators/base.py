@@ -46,8 +46,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     ----------
     kernel : str, mapping or Kernel
         A name as in `kernel=rbf`, settings as in configs, {"name": "matern", "nu": 2.5}, or a kernel,
-        RBF(2.0) + Matern(1.0). auto: for a table matern with nu=2.5 and a length for each feature; with fewer than 2
-        points for each feature, for classes 20, one length for all, for which the features should be scaled.
+        RBF(2.0) + Matern(1.0). auto: for a table smooth_and_rough, for classes matern with nu=2.5 and a length for each
+        feature; with fewer than 2 points for each feature, for classes 20, matern with one length for all, for which
+        the features should be scaled.
     objective, optimizer, sampler : str, mapping or object
         As `kernel`. An objective may be a function (gram, y, sample_size, regularization, cotangent) → value, G. By
         default the objective is `nll`, for classes `rho_prediction`, with form=held_out.
@@ -99,7 +100,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         first, with sine and cosine of month, weekday, day of the year and hour; a missing number the median, with a
         feature that marks it if 10 rows miss one; a missing word a category. Columns with one value are left out.
     lengths_ : array
-        With `ard`, the length of each feature, (features,), in the units of the scaled features.
+        With a length for each feature, these, (features,), in the units of the scaled features; of a kernel with two
+        lengths for each, the shorter ones.
     components_ : list of estimators
         With a kernel for each output or component, an estimator of each, with the attributes above and `trace_`,
         `remarks_`; `kernel_` is then the last one's.
@@ -207,8 +209,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def lengths_(self) -> np.ndarray:
         """The length of each feature, (features,); AttributeError if the kernel has one for all."""
         check_is_fitted(self, "kernel_")
-        lengths = self.kernel_.parameters.get("lengths")
-        if not isinstance(lengths, np.ndarray):
+        from kfx.kernels.parameters import lengths_of
+
+        if (lengths := lengths_of(self.kernel_.parameters)) is None:
             raise AttributeError("lengths_: the kernel has one length for all features; ard=True gives each one")
         return lengths
 

@@ -69,7 +69,7 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
             config,
             notes,
             machine,
-            notes.begin,
+            notes.open_fits,
             streams,
             [data],
             [tensors],

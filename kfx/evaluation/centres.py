@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
+from kfx.kernels.parameters import lengths_of
 from kfx.kernels.stationary_tensors import squared_distances_by_differences
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.nystrom import Centres, Spectrum, Sums
@@ -89,8 +90,8 @@ def _means(kernel: Kernel, x: torch.Tensor, count: int, rng: np.random.Generator
     from sklearn.cluster import MiniBatchKMeans
 
     rows = in_numpy(x).reshape(len(x), -1)
-    lengths = kernel.parameters.get("lengths")
-    unit = np.ones(rows.shape[1]) if lengths is None else np.asarray(lengths)
+    lengths = lengths_of(kernel.parameters)
+    unit = np.ones(rows.shape[1]) if lengths is None else lengths
     seed = int(rng.integers(2**31))
     means = MiniBatchKMeans(count, random_state=seed, n_init=1, batch_size=4096).fit(rows / unit).cluster_centers_
     return torch.as_tensor(means * unit, dtype=x.dtype, device=x.device).reshape(-1, *x.shape[1:])

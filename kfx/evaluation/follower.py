@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset
+from kfx.evaluation.judges import Tensors
 from kfx.evaluation.scoring import evaluate, interpolation_order
 from kfx.files import CsvFile, Document, read_rows, whole_file
 from kfx.kernels.base import Kernel
@@ -161,7 +162,7 @@ class Follower:
         if self.node.draw == "anew":
             orders = self._orders(data, np.random.default_rng([self.seed, part, iteration]))
         for repeat, order in enumerate(orders):
-            for i, result in enumerate(evaluate(kernel, data, (x, y, along), order, sizes, self.scoring)):
+            for i, result in enumerate(evaluate(kernel, data, Tensors(x, y, along), order, sizes, self.scoring)):
                 for metric in filter(result.metrics.__contains__, wanted):
                     value = result.metrics[metric]
                     error = ("error", 1 - value) if metric == "accuracy" else (names.get(metric, metric), value)

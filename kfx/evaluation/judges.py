@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -25,8 +25,18 @@ from kfx.outcomes import Event, NumericalError
 if TYPE_CHECKING:
     from kfx.evaluation.rollout import Rollout
 
-Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""x_train (n, …), y_train (n, outputs), x_test (m, …): points in the run's dtype, targets in float64."""
+
+class Tensors(NamedTuple):
+    """The points (n, …) and targets (n, outputs) that kernels are fitted to, and the points (m, …) to predict.
+
+    Points are in the run's dtype, targets in float64; all are on its device.
+    """
+
+    x_train: torch.Tensor
+    y_train: torch.Tensor
+    x_test: torch.Tensor
+
+
 Found = tuple[dict[str, float], dict[str, np.ndarray]]
 """Metrics and arrays by name."""
 

@@ -15,7 +15,7 @@ from kfx.evaluation.centres import chosen_centres
 from kfx.evaluation.disk_stores import DiskStores, held
 from kfx.evaluation.interpolants import Computed, Interpolant, ThroughCentres
 from kfx.kernels.base import Kernel
-from kfx.kernels.regularized import Regularized
+from kfx.kernels.regularized import bare
 from kfx.numerics.arrays import digests
 from kfx.numerics.nystrom import Centres, Nystrom
 from kfx.numerics.regularization import Regularization
@@ -64,8 +64,7 @@ def passed(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, how: Approximation,
 
     x: points, (n, …). y: (n, outputs).
     """
-    bare = kernel.kernel if isinstance(kernel, Regularized) else kernel
-    mapped, compare = bare.feature_map_and_kernel()
+    mapped, compare = bare(kernel).feature_map_and_kernel()
     count = how.centres if len(x) - how.centres >= _FEWEST else len(x)
     order = np.random.default_rng(how.seed).permutation(len(x))  # so that folds are alike
     points = mapped(x)[torch.from_numpy(order)]

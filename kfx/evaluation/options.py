@@ -344,11 +344,6 @@ class KFoldOption(EvaluationOption):
     )
     train_error: bool = flag(True, "also measure train_mse and train_mae, the errors on training points")
 
-    def judges_distributions(self, config: ConfigView) -> bool:
-        """Whether all that is measured takes a prediction with its deviation."""
-        is_plain = config.outputs.reduce == "none" and not config.outputs.is_separate and not config.dataset.is_series
-        return is_plain and self.solver in _WITH_VARIANCE and not self.train_error and not getattr(self, "draws", 0)
-
     def fold_size(self, n: int) -> int:
         return n - math.ceil(n / self.folds)
 

@@ -40,7 +40,7 @@ def evaluate_separately(
     x_train, y_train, x_test = tensors
     inner = replace(scoring, clip=None, rollout=None, coefficients=scoring.rollout is not None)
     each = [
-        evaluate(kernel, part, (x_train, y_train[:, [c]], x_test), order, sizes, inner, disk)
+        evaluate(kernel, part, Tensors(x_train, y_train[:, [c]], x_test), order, sizes, inner, disk)
         for c, (kernel, part) in enumerate(zip(kernels, data.components(), strict=True))
     ]
     head = x_train[torch.as_tensor(order[: max(sizes)], device=x_train.device)]

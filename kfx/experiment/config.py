@@ -137,7 +137,7 @@ def settled(raw: DictConfig) -> tuple[DictConfig, Config]:
         changes = config.settle()
         config.check_together()
     for key, value in changes.items():
-        OmegaConf.update(whole, key, escaped(value))
+        OmegaConf.update(whole, key, escaped(value), merge=False)
     return whole, config
 
 

@@ -60,7 +60,8 @@ class Plan:
     @classmethod
     def of_config(cls, raw: DictConfig, words: Sequence[str] = (), hydra: DictConfig | None = None) -> Self:
         """Check a composed config; ConfigError in one line for a wrong key."""
-        return cls(tuple(words), *settled(raw), *(() if hydra is None else (hydra,)))
+        raw, config = settled(raw)
+        return cls(tuple(words), raw, config, OmegaConf.create({}) if hydra is None else hydra)
 
     @classmethod
     def of_record(cls, raw: DictConfig, own: Mapping[str, object]) -> Self:

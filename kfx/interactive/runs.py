@@ -14,7 +14,7 @@ from kfx.estimators.recorded import predict_as_configured
 from kfx.experiment import compose
 from kfx.interactive.shown import Run, in_cell, load_run
 from kfx.jobs import sweep as table_of_sweep
-from kfx.jobs.attempt import attempted, run_here
+from kfx.jobs.attempt import run_jobs, run_or_reuse
 from kfx.jobs.job import Job
 from kfx.jobs.plans import Plans, plans
 from kfx.jobs.pool import Pool
@@ -51,7 +51,7 @@ def run(
     with _turns(progress):
         planned = _planned(words, plugins, config_dir, smoke, is_sweep=False)
         (job,) = planned.in_folder(planned.make_folder())
-        code, directory = attempted(job)
+        code, directory = run_or_reuse(job)
         if code in INTERRUPTED:
             raise KeyboardInterrupt
         if code:
@@ -124,7 +124,7 @@ def sweep(
 
 def _run_all(jobs: Sequence[Job], at_once: int, audience: Audience) -> None:
     if not is_notebook(audience):
-        run_here(jobs, _warn) if at_once == 1 else Pool(at_once, jobs, audience=audience).run()
+        run_jobs(jobs, _warn) if at_once == 1 else Pool(at_once, jobs, audience=audience).run()
         return
     codes: list[int] = []
     with Steps("jobs", len(jobs)) as steps:
@@ -137,7 +137,7 @@ def _run_all(jobs: Sequence[Job], at_once: int, audience: Audience) -> None:
         if at_once == 1:  # a bar for all jobs, and below it that of the running one
             with notebook.in_one_place():
                 for job in jobs:
-                    ended(run_here([job], _warn))
+                    ended(run_jobs([job], _warn))
         else:  # jobs in parallel say nothing
             Pool(at_once, jobs, lambda job, code, seconds: ended(code), audience=Audience.NOBODY).run()
 

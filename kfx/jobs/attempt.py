@@ -36,22 +36,22 @@ def _complain(job: Job, line: str) -> None:
     say(f"kfx: {line}")
 
 
-def run_here(jobs: Sequence[Job], complain: Complain = _complain) -> int:
+def run_jobs(jobs: Sequence[Job], complain: Complain = _complain) -> int:
     """Run the jobs one after another and return the largest exit code; Interrupted if a run was interrupted."""
     codes = [0]
     for job in jobs:
         with numbered(job.number, job.of):
-            code = attempt(job, complain)
+            code = run_job(job, complain)
         if code in INTERRUPTED:
             raise Interrupted(code)
         codes.append(code)
     return max(codes)
 
 
-def attempt(job: Job, complain: Complain = _complain) -> int:
-    """Do what `attempted` does, with a message for an error; return the exit code."""
+def run_job(job: Job, complain: Complain = _complain) -> int:
+    """Do what `run_or_reuse` does, with a message for an error; return the exit code."""
     try:
-        return attempted(job)[0]
+        return run_or_reuse(job)[0]
     except HeldError as error:
         if job.plan.config.resume and error.identity == job.plan.identity:  # the process that holds it does the work
             say(f"kfx: all is well, the same run is under way: {error}")
@@ -72,7 +72,7 @@ def attempt(job: Job, complain: Complain = _complain) -> int:
         return 1
 
 
-def attempted(job: Job) -> tuple[int, Path]:
+def run_or_reuse(job: Job) -> tuple[int, Path]:
     """Run a job in its folder, or with `resume=true` use an earlier run of the same identity; retry failures.
 
     Returns the exit code and the directory of the run.
@@ -147,4 +147,4 @@ def start(
         plan = plan.with_threads(share_of(at_once))
     roots = search_roots(own.parent if settings.mode == RunMode.MULTIRUN else own)
     number = int(OmegaConf.select(settings, "job.num") or 0) + 1
-    return run_here([Job(plan, own, roots, number, jobs)]), sweep.loss(own)
+    return run_jobs([Job(plan, own, roots, number, jobs)]), sweep.loss(own)

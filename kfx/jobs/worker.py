@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kfx.experiment import compose
 from kfx.jobs import wire
-from kfx.jobs.attempt import attempt
+from kfx.jobs.attempt import run_job
 from kfx.outcomes import KfxError
 from kfx.running.signals import INTERRUPTED, NUMBERS
 from kfx.screen import terminal
@@ -59,7 +59,7 @@ def _done(line: bytes) -> int:
             return error.exit_code
         compose.give_options_to_hydra()
         with numbered(job.number, job.of), told_to(audience):
-            return attempt(job)
+            return run_job(job)
 
 
 @contextlib.contextmanager

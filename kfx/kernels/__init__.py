@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kfx.kernels.network_features import NetworkFeatures
     from kfx.kernels.nngp.kernel import NNGP, NTK
     from kfx.kernels.regularized import Regularized
+    from kfx.kernels.smooth_and_rough import SmoothAndRough
     from kfx.kernels.stationary import RBF, Laplace, Matern, RationalQuadratic
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "Residual",
     "Scaled",
     "Sequential",
+    "SmoothAndRough",
     "Sum",
 ]
 
@@ -67,6 +69,7 @@ _HOMES = {
     "NTK": "nngp.kernel",
     "NetworkFeatures": "network_features",
     "Regularized": "regularized",
+    "SmoothAndRough": "smooth_and_rough",
     **dict.fromkeys(
         ("AvgPool2d", "Conv2d", "Dense", "Erf", "GlobalAvgPool", "ReLU", "Residual", "Sequential"), "cnngp.layers"
     ),

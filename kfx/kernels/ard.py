@@ -45,16 +45,16 @@ class ARD(Wrapped[Kernel], OfOuterProducts):
         self.distance_norm, self.labels = kernel.distance_norm, {"lengths": tuple(features)}
 
     def for_features(self, count: int, names: Sequence[str] = ()) -> Self:
-        lengths = np.broadcast_to(np.asarray(self._values["lengths"]), count).copy()
-        other = self._replaced({"lengths": lengths})
-        other.labels = {"lengths": tuple(names)}
-        return other
+        other = self._with_parts([self.kernel.for_features(count, names)])
+        other.labels = {**other.labels, "lengths": tuple(names)}
+        return other._replaced({"lengths": np.broadcast_to(np.asarray(self._values["lengths"]), count).copy()})
 
     def with_one_length(self) -> Self:
-        """Return the kernel with a number as length, the median of its lengths; `for_features` goes back."""
-        lengths = np.asarray(self._values["lengths"])
-        other = self._replaced({"lengths": float(np.median(lengths))})
-        other.labels = {}
+        """Return the kernel with a number as length, the median of its lengths; `for_features` goes back. Other
+        parameters with an entry for each feature stay as they are."""
+        other = self._replaced({"lengths": float(np.median(np.asarray(self._values["lengths"])))})
+        other.trainable = tuple(name for name in self.trainable if name == "lengths" or name not in self.labels)
+        other.labels = {name: own for name, own in self.labels.items() if name != "lengths"}
         return other
 
     def _mapped(self, x: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
-from kfx.config.fields import Several, flag, nested, number, ranged, word, words
+from kfx.config.fields import Several, flag, nested, number, parameter, ranged, word, words
 from kfx.config.nodes import make_option
 from kfx.config.option import option
 from kfx.config.parts import ConfigView
@@ -167,12 +167,10 @@ class DictionaryOption(KernelOption):
     )
 
 
-@option(
-    "kernel",
-    "emulator",
-    "c0^2 Matern 3/2 + c1^2 x.x' with a length for each feature, for emulators (Lamminpaa et al. 2025, KernelFlows.jl)",
-)
-class EmulatorOption(KernelOption):
+@dataclass
+class OfLengthsOption(KernelOption):
+    """Base of sums of kernels that always have a length for each feature of a table."""
+
     rules = rows(needs(NO_IMAGES, "use cnngp"))
     quick = ("dataset=diabetes", "dataset.n_train=100", "dataset.n_test=40", "dataset.preprocess=[]")
 
@@ -181,11 +179,42 @@ class EmulatorOption(KernelOption):
         "initial lengths; median_distance: that of two training points; explicit: 1; random: drawn by seed",
         default="median_distance",
     )
-    linear: float = number(0.1, "> 0", "initial coefficient c1 of the linear kernel")
 
     @classmethod
     def default_bounds(cls) -> dict[str, tuple[float, float]]:
-        return {"lengths": (1e-4, 1e4)}
+        return {"lengths": (1e-4, 1e4), **super().default_bounds()}
+
+
+@option(
+    "kernel",
+    "smooth_and_rough",
+    "Matern 5/2 + c^2 Laplace, both with a length for each feature of a table",
+)
+class SmoothAndRoughOption(OfLengthsOption):
+    builds = "kfx.kernels.smooth_and_rough:SmoothAndRough"
+
+    roughness: float = parameter(1.0, 1e-4, 1e4, "coefficient c of the Laplace kernel")
+
+    @classmethod
+    def default_bounds(cls) -> dict[str, tuple[float, float]]:
+        return {**super().default_bounds(), "stretch": (1e-4, 1e4)}
+
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
+        from kfx.kernels.ard import ARD
+
+        return ARD(self.constructor()(self.roughness), 1.0, **common)
+
+    def takes_length_from_points(self, config: ConfigView) -> bool:
+        return config.dataset.is_own and self.initial == "median_distance"
+
+
+@option(
+    "kernel",
+    "emulator",
+    "c0^2 Matern 3/2 + c1^2 x.x' with a length for each feature, for emulators (Lamminpaa et al. 2025, KernelFlows.jl)",
+)
+class EmulatorOption(OfLengthsOption):
+    linear: float = number(0.1, "> 0", "initial coefficient c1 of the linear kernel")
 
     def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         from kfx.kernels.ard import ARD

@@ -14,7 +14,7 @@ import torch
 from kfx.config.plugins import Portable
 from kfx.kernels.parameters import Parameters, Value
 from kfx.numerics.arrays import Array, Vector, are_finite, as_tensor, in_kind
-from kfx.numerics.outer_products import OuterProducts
+from kfx.numerics.outer_products import OuterProducts, as_dense
 from kfx.numerics.process import computing
 from kfx.outcomes import Event, NumericalError
 
@@ -27,7 +27,7 @@ Cotangent = Array | OuterProducts
 A_co = TypeVar("A_co", np.ndarray, torch.Tensor, covariant=True)
 
 
-class PullBack(Protocol[A_co]):
+class FlatPull(Protocol[A_co]):
     """The function that `Covariance.pullback` returns with the Gram matrix: maps a cotangent, (n, n), to gradients."""
 
     @overload
@@ -100,10 +100,10 @@ class Covariance(Portable, Parameters, abc.ABC):
         return are_finite(self._diagonal(x))
 
     @overload
-    def pullback(self, x: np.ndarray) -> tuple[np.ndarray, PullBack[np.ndarray]]: ...
+    def pullback(self, x: np.ndarray) -> tuple[np.ndarray, FlatPull[np.ndarray]]: ...
     @overload
-    def pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, PullBack[torch.Tensor]]: ...
-    def pullback(self, x: Array) -> tuple[Array, PullBack[Any]]:
+    def pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, FlatPull[torch.Tensor]]: ...
+    def pullback(self, x: Array) -> tuple[Array, FlatPull[Any]]:
         """Return K(x, x), (n, n), and the function that pulls a cotangent of K back. Points and errors as for `gram`.
 
         `pull(G)` returns the gradient of Σ_ij G_ij K_ij with respect to `flat`, (p,), a vector of its kind.
@@ -179,7 +179,7 @@ _ENTRY = 20  # multiplications that an exponential or a similar function counts 
 
 def as_matrix(cotangent: Cotangent, points: torch.Tensor) -> torch.Tensor:
     """Return a cotangent as a tensor, (n, n), on the points' device, in the wider of both dtypes. points: (n, …)."""
-    matrix = as_tensor(cotangent.dense() if isinstance(cotangent, OuterProducts) else cotangent)
+    matrix = as_dense(cotangent)
     return matrix.to(points.device, torch.promote_types(points.dtype, matrix.dtype))
 
 

@@ -165,23 +165,17 @@ class Dictionary(Kernel):
                 total = total + weight[i] * MEMBERS[name].formula(r2, s, **own)
         return total
 
-    def _tensors(self, x: torch.Tensor, gradient: bool = False) -> dict[str, torch.Tensor]:
-        return {
-            name: torch.tensor(value, dtype=x.dtype, device=x.device, requires_grad=gradient)
-            for name, value in self._values.items()
-        }
-
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        return self._each(*_between(x, x if y is None else y), self._tensors(x))
+        return self._each(*_between(x, x if y is None else y), self._as_tensors(x))
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
         s = x.reshape(len(x), -1).square().sum(dim=1)
-        return self._each(torch.zeros_like(s), s, self._tensors(x))
+        return self._each(torch.zeros_like(s), s, self._as_tensors(x))
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         r2, s = _between(x, x)
         with torch.enable_grad():
-            parameters = self._tensors(x, gradient=True)
+            parameters = self._as_tensors(x, gradient=True)
             gram = self._each(r2.requires_grad_(), s.requires_grad_(), parameters)
 
         def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:

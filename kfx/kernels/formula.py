@@ -47,12 +47,6 @@ class Formula(Kernel):
         super().__init__(values, trainable, {**usual, **(bounds or {})})
         self.formula, self.title = formula, str(name or getattr(formula, "__name__", "formula"))
 
-    def _tensors(self, x: torch.Tensor, gradient: bool = False) -> dict[str, torch.Tensor]:
-        return {
-            name: torch.tensor(value, dtype=x.dtype, device=x.device, requires_grad=gradient)
-            for name, value in self._values.items()
-        }
-
     def _tile(self, x: torch.Tensor, y: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
         tile = self.formula(x, y, **parameters)
         if not isinstance(tile, torch.Tensor) or tile.shape != (len(x), len(y)):
@@ -79,20 +73,20 @@ class Formula(Kernel):
 
     @torch.no_grad()
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        others, parameters = x if y is None else y, self._tensors(x)
+        others, parameters = x if y is None else y, self._as_tensors(x)
         tiles = [self._tile(rows, others, parameters) for rows in x.split(_ROWS)]
         return torch.cat(tiles) if tiles else x.new_zeros(0, len(others))
 
     @torch.no_grad()
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        parameters = self._tensors(x)
+        parameters = self._as_tensors(x)
         blocks = [self._tile(block, block, parameters).diagonal() for block in x.split(16)]
         return torch.cat(blocks) if blocks else x.new_zeros(0)
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:
             with torch.enable_grad():
-                parameters = self._tensors(x, gradient=True)
+                parameters = self._as_tensors(x, gradient=True)
                 points = x.detach().clone().requires_grad_(inputs)
                 wanted = [*parameters.values(), *([points] if inputs else [])]
                 total = [torch.zeros_like(each) for each in wanted]

@@ -5,13 +5,19 @@ from __future__ import annotations
 from kfx.config.fields import number, parameter, ranged, word
 from kfx.config.option import Option, option
 from kfx.config.parts import ConfigView
+from kfx.config.registry import OPTIONS
 from kfx.kernels.kernel_option import DistanceOption, KernelOption, a_length
 from kfx.outcomes import ConfigError
 
 # ---- kernels of the distance
 
 
-@option("kernel", "auto", "rbf; for an own table without a flow matern with nu=2.5 (docs/tables.md)")
+@option(
+    "kernel",
+    "auto",
+    "rbf; for an own table without a flow matern with nu=2.5, and smooth_and_rough for a regression with a length for "
+    "each feature (docs/tables.md)",
+)
 class AutoKernelOption(DistanceOption):
     builds = "kfx.kernels.stationary:RBF"
 
@@ -21,7 +27,14 @@ class AutoKernelOption(DistanceOption):
         fields = {name: getattr(self, name) for name in self.fields()}
         own = config.dataset
         is_table = own.is_own and own.image is None and not own.is_series and not own.is_simulated
-        return MaternOption(**fields, nu=2.5) if is_table and not config.optimizer.moves_points else RBFOption(**fields)
+        if not is_table or config.optimizer.moves_points:
+            return RBFOption(**fields)
+        matern = MaternOption(**fields, nu=2.5)
+        of_length = {"sigma", "ard", "initial", "trainable", "bounds"}
+        is_plain = not own.has_classes and all(fields[name] == self.defaults()[name] for name in of_length)
+        if not (is_plain and matern.settled(config)["ard"]):
+            return matern
+        return OPTIONS["kernel"]["smooth_and_rough"](**{k: v for k, v in fields.items() if k not in of_length})
 
 
 @option("kernel", "rbf", "Gaussian kernel exp(-r^2 / (2 sigma^2))")

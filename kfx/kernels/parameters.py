@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Self, TypedDict
+from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
 import torch
@@ -22,6 +22,17 @@ ANYWHERE: Bounds = (-math.inf, math.inf)
 NORM = ".norm"
 """Suffix of the name of an array's Euclidean norm, see `Parameters.shown`."""
 _MOST_SHOWN = 256
+
+
+def lengths_of(parameters: Mapping[str, Any]) -> np.ndarray | None:
+    """Return the length of each feature, (features,), of a kernel with these parameters; None for one with one length.
+
+    Where a kernel is a smooth and a rough part (`SmoothAndRough`), that of the part in which it is shorter.
+    """
+    lengths = parameters.get("lengths")
+    if lengths is None or np.ndim(lengths) == 0:
+        return None
+    return np.asarray(lengths) * np.minimum(parameters.get("stretch", 1.0), 1.0)
 
 
 class Training(TypedDict, total=False):
@@ -252,6 +263,13 @@ class Parameters:
 
     def _scalar(self, name: str) -> float:
         return float(self._values[name])
+
+    def _as_tensors(self, x: torch.Tensor, gradient: bool = False) -> dict[str, torch.Tensor]:
+        """Return all parameters by name as tensors of x's dtype on its device, which autograd follows if asked."""
+        return {
+            name: torch.tensor(value, dtype=x.dtype, device=x.device, requires_grad=gradient)
+            for name, value in self._values.items()
+        }
 
     def flatten(self, by_name: Mapping[str, Value]) -> Vector:
         """Return the trainable ones among values by name as one vector like `flat`, (p,)."""

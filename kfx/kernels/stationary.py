@@ -75,6 +75,11 @@ def _arithmetic(of: Array) -> Arithmetic[np.ndarray] | Arithmetic[torch.Tensor]:
     return stationary_arrays if isinstance(of, np.ndarray) else stationary_tensors
 
 
+def _compile_for(dtype: torch.dtype, device: torch.device) -> None:
+    if device.type == "cpu" and dtype in (torch.float32, torch.float64):
+        stationary_arrays.compile_for(dtype)
+
+
 def _rows(x: A) -> A:
     return x.reshape(len(x), -1)
 
@@ -85,8 +90,7 @@ class Stationary(Kernel, OfOuterProducts):
     fills_diagonal = False
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
-        if device.type == "cpu" and dtype in (torch.float32, torch.float64):
-            stationary_arrays.compile_for(dtype)
+        _compile_for(dtype, device)
 
     @abc.abstractmethod
     def _profile(self, on: Arithmetic[A], r2: A) -> A:
@@ -302,6 +306,9 @@ class Laplace(Kernel):
     length: ClassVar[str | None] = "sigma"
     distance_norm = 1.0
 
+    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
+        _compile_for(dtype, device)
+
     def __init__(self, sigma: float = 1.0, **training: Unpack[Training]) -> None:
         super().__init__({"sigma": sigma}, **training)
 
@@ -324,8 +331,7 @@ class Laplace(Kernel):
             by_name = {"sigma": float((weights * distances).sum()) / -sigma}
             if not inputs:
                 return by_name, None
-            points = x.reshape(len(x), -1).to(weights)
-            columns = [2 * (weights * (column[:, None] - column[None, :]).sign()).sum(dim=1) for column in points.mT]
-            return by_name, torch.stack(columns, dim=1).reshape(x.shape)
+            signs = stationary_arrays.sums_of_signs if x.is_cpu else stationary_tensors.sums_of_signs
+            return by_name, (2 * signs(weights, x.reshape(len(x), -1).to(weights))).reshape(x.shape)
 
         return gram, pull

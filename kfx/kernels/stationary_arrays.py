@@ -132,6 +132,17 @@ def to_points(cotangent: np.ndarray | OuterProducts, slope: np.ndarray, points: 
     return 4 * (weights.sum(axis=1, keepdims=True) * flat - weights @ flat)
 
 
+def sums_of_signs(weights: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    """As `stationary_tensors.sums_of_signs`, on the CPU, without a matrix for each feature."""
+    from kfx.numerics import small_loops
+
+    if weights.dtype not in (torch.float32, torch.float64):
+        return stationary_tensors.sums_of_signs(weights, points)
+    sums = torch.empty_like(points)
+    small_loops.sums_of_signs(weights.numpy(), points.numpy(), sums.numpy())
+    return sums
+
+
 def compile_for(dtype: torch.dtype) -> None:
     """Load the compiled loops for float32 or float64; the first call on a machine compiles and caches them."""
     from kfx.numerics import small_loops

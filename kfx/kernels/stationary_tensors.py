@@ -145,6 +145,12 @@ def to_points(cotangent: torch.Tensor | OuterProducts, slope: torch.Tensor, poin
     return 4 * (weights.sum(dim=1, keepdim=True) * flat - weights @ flat)
 
 
+def sums_of_signs(weights: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    """Return Σ_j w_ij sign(x_i − x_j), (n, features). weights: w, (n, n). points: x, (n, features), of its dtype."""
+    columns = [(weights * (column[:, None] - column[None, :]).sign()).sum(dim=1) for column in points.mT]
+    return torch.stack(columns, dim=1)
+
+
 def about_middle(points: torch.Tensor) -> torch.Tensor:
     """Return the points, (n, features), shifted by their middle where they lie far from 0 for their distances.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kfx.numerics.arrays import A, Array, as_kind, diagonal, in_numpy, total
+from kfx.numerics.arrays import A, Array, as_kind, as_tensor, diagonal, in_numpy, total
 
 _FEW = 16  # largest rank × columns for which a product uses the vectors instead of G
 
@@ -89,3 +89,8 @@ def _beside(left: A, right: A) -> A:
     if isinstance(left, torch.Tensor):
         return torch.cat([left, right], dim=1)
     return np.concatenate([left, right], axis=1)
+
+
+def as_dense(matrix: Array | OuterProducts) -> torch.Tensor:
+    """Return a matrix, (n, n), as a tensor."""
+    return as_tensor(matrix.dense() if isinstance(matrix, OuterProducts) else matrix)

@@ -109,6 +109,20 @@ def moved_points(slope, vectors, weights, points, out):
             out[i, k] = 4.0 * total
 
 
+@summing_entry
+def sums_of_signs(weights, points, out):
+    """Σ_j w_ij sign(x_i − x_j) into (n, features). weights: (n, n). points: (n, features)."""
+    n, features = points.shape
+    columns = np.ascontiguousarray(points.T)
+    for i in range(n):
+        for k in range(features):
+            here, total = points[i, k], 0.0
+            for j in range(n):
+                there = columns[k, j]
+                total += weights[i, j] * ((1.0 if here > there else 0.0) - (1.0 if here < there else 0.0))
+            out[i, k] = total
+
+
 def compile_for(dtype: type) -> None:
     """Load the loops for float32 or float64; the first time on a machine they are compiled, and kept."""
     points: np.ndarray = np.ones((2, 1), dtype)
@@ -118,3 +132,4 @@ def compile_for(dtype: type) -> None:
     moved_points(np.ones((2, 2), dtype), vectors, np.ones(2), points, np.empty((2, 1)))
     inner_product(np.ones((2, 2), dtype), vectors, np.ones(2))
     extent(points)
+    sums_of_signs(np.ones((2, 2), dtype), points, np.empty((2, 1), dtype))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from kfx.numerics.arrays import Array, as_tensor, in_kind
+from kfx.numerics.arrays import Array, in_kind
 from kfx.numerics.linear_algebra import Factored
-from kfx.numerics.outer_products import OuterProducts
+from kfx.numerics.outer_products import OuterProducts, as_dense
 from kfx.numerics.regularization import Regularization
 from kfx.objectives.base import Objective, objective
 from kfx.objectives.nested import nested_rho
@@ -57,5 +57,5 @@ def rho(
     (value,), result = nested_rho(gram, y, (sample_size,), regularization, cotangent)
     if result is None:
         return value, None
-    dense = as_tensor(result.dense())
+    dense = as_dense(result)
     return value, dense if isinstance(gram, Factored) else in_kind(dense, gram)

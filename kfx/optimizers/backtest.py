@@ -71,7 +71,7 @@ def _loss(config: ConfigView, score: Score, *arguments: object) -> Loss:
     """A loss whose value is the score of a backtest with the best λ, whatever the batch; ρ is that of the batch."""
     from kfx.data.choice import backtest_of
     from kfx.data.series_options import SeriesData
-    from kfx.kernels.regularized import Regularized
+    from kfx.kernels.regularized import bare
     from kfx.numerics.arrays import Vector
     from kfx.numerics.streams import Streams
     from kfx.objectives import rho
@@ -89,7 +89,7 @@ def _loss(config: ConfigView, score: Score, *arguments: object) -> Loss:
         def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
             found = super().__call__(vector, batch, gradient=False)
             kernel = self.kernel.with_flat(vector)
-            inner = kernel.kernel if isinstance(kernel, Regularized) else kernel
+            inner = bare(kernel)
             key = repr(sorted(inner.parameters.items()))
             if key not in known:
                 known[key] = test.errors(inner, choices, score.errors)

@@ -8,13 +8,13 @@ import torch
 from torch.nn.functional import cross_entropy, linear
 
 from kfx.kernels.network_features import dropout_mask, gaussian
-from kfx.kernels.regularized import Regularized
+from kfx.kernels.regularized import Regularized, bare
 from kfx.kernels.with_head import BIAS, WEIGHT, KernelWithHead
 from kfx.numerics.arrays import Vector
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import interpolation_error, rho
-from kfx.optimizers.loss import Evaluation, Found, Loss, with_failures_kept
+from kfx.optimizers.loss import Evaluation, Loss, with_failures_kept
 from kfx.sampling.samplers import Batch
 
 
@@ -48,7 +48,7 @@ class ClassificationLoss(Loss):
             return self._measured_without_step(vector, batch)
         kernel = self._headed(vector)
 
-        def fill_in(found: Found) -> None:
+        def fill_in(found: Evaluation) -> None:
             x, y, classes = batch.of(self.x, self.y, self.classes)
             self.kernel_evaluations += 1
             tape = kernel.kernel.taped(x, kernel.head)
@@ -69,8 +69,7 @@ class ClassificationLoss(Loss):
         return with_failures_kept(kernel, vector, fill_in)
 
     def _headed(self, vector: Vector) -> KernelWithHead:
-        kernel = self.kernel.with_flat(vector)
-        inner = kernel.kernel if isinstance(kernel, Regularized) else kernel
+        inner = bare(self.kernel.with_flat(vector))
         assert isinstance(inner, KernelWithHead)
         return inner
 

@@ -11,12 +11,12 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.conv_dkm.gram import InducingGram
 from kfx.kernels.conv_dkm.kernel import nystrom
 from kfx.kernels.conv_dkm.posterior import WithPosterior, outputs
-from kfx.kernels.regularized import Regularized
+from kfx.kernels.regularized import Regularized, bare
 from kfx.numerics.arrays import Vector
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import rho
-from kfx.optimizers.loss import Evaluation, Found, Loss, with_failures_kept
+from kfx.optimizers.loss import Evaluation, Loss, with_failures_kept
 from kfx.outcomes import NumericalError
 from kfx.sampling.samplers import Batch
 
@@ -46,12 +46,12 @@ class EvidenceLoss(Loss):
 
     def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
         kernel = self.kernel.with_flat(vector)
-        of_kernel = kernel.kernel if isinstance(kernel, Regularized) else kernel
+        of_kernel = bare(kernel)
         assert isinstance(of_kernel, WithPosterior)
         x, y = batch.of(self.x, self.y)
         self.kernel_evaluations += 1
 
-        def fill_in(found: Found) -> None:
+        def fill_in(found: Evaluation) -> None:
             tape = of_kernel.kernel.taped(x, of_kernel.posterior)
             with torch.enable_grad():
                 made = outputs(tape.made, tape.leaves)

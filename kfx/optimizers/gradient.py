@@ -111,27 +111,20 @@ class Adam(Rule):
         return position - self.learning_rate * mean / (square**0.5 + self.epsilon)
 
 
-class AMSGrad(Rule):
+class AMSGrad(Adam):
     """AMSGrad (Reddi et al. 2018) with one second moment for all coordinates, that of the gradient's norm, and without
     bias correction, as in KernelFlows.jl."""
 
     memory = ("mean", "square", "largest")
 
-    def __init__(self, learning_rate: float, beta1: float, beta2: float, epsilon: float) -> None:
-        self.learning_rate, self.beta1, self.beta2, self.epsilon = learning_rate, beta1, beta2, epsilon
-        self.reset()
-
     def reset(self) -> None:
-        self.mean: Vector | float = 0.0
-        self.square = self.largest = 0.0
-
-    def point(self, position: Vector) -> Vector:
-        return position
+        super().reset()
+        self.largest = 0.0
 
     def step(self, position: Vector, gradient: Vector) -> Vector:
         self.mean = self.beta1 * self.mean + (1 - self.beta1) * gradient
         self.square = self.beta2 * self.square + (1 - self.beta2) * float((gradient * gradient).sum())
-        self.largest = max(self.largest, self.square)
+        self.largest = max(self.largest, float(self.square))
         return position - self.learning_rate * self.mean / (self.largest**0.5 + self.epsilon)
 
 

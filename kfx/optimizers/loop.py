@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
+from kfx.kernels.parameters import lengths_of
 from kfx.numerics.arrays import Vector
 from kfx.numerics.streams import Streams
 from kfx.optimizers.journal import Journal, State, Step
@@ -23,7 +23,8 @@ from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
 
 Data = Sequence[torch.Tensor]
-"""x, (n, …), y, (n, outputs), and optionally points (m, …) that a flow carries without learning from them."""
+"""x_train, (n, …), y_train, (n, outputs), and optionally x_test, (m, …), which flows carry along without learning from
+them."""
 
 
 @dataclass(slots=True)
@@ -173,7 +174,7 @@ class Optimizer(abc.ABC):
         takes rows and checkpoints; the fit resumes from its last checkpoint. Raises NumericalError where the fit cannot
         continue.
         """
-        x, y, *along = data
+        x, y, *along = data  # along: the test points, for flows alone
         loss = self.loss(kernel, x, y)
         self.sampler.start(x, y)
         rng, path = streams["optimizer"], journal.layer_path
@@ -213,7 +214,7 @@ class Optimizer(abc.ABC):
                 if not self.stops_where_it_stands:
                     raise
                 vector = self.positions()[0].flat
-                failed = Evaluation(vector, math.nan, math.nan, None, math.nan, 0.0, (error.event,), error.detail)
+                failed = Evaluation(vector, events=(error.event,), detail=error.detail)
                 journal.row(Step(iteration, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,)))
                 journal.stopped(iteration, str(error))
                 last, fit.stopped = iteration, True
@@ -236,10 +237,11 @@ class Optimizer(abc.ABC):
         if fit.batch is None or not self.keeps_batch(iteration):
             if self.sampler.compares_points:
                 with contextlib.suppress(NumericalError):  # a search without a result yet
-                    self.sampler.follow(self.positions()[0].parameters.get("lengths", 1.0))
+                    lengths = lengths_of(self.positions()[0].parameters)
+                    self.sampler.follow(1.0 if lengths is None else lengths)
             fit.batch = self.sampler.draw(batches, iteration)
         batch = fit.batch
-        question = self.ask(iteration, batch)
+        question = self.ask(iteration, batch)  # a gradient's optimizer: at the parameters before its step
         if question is None:
             return False
         evaluation = _evaluated(loss, question, batch)

@@ -13,10 +13,10 @@ import torch
 
 from kfx.kernels.base import Kernel
 from kfx.kernels.covariance import OfOuterProducts, SmallPullback
-from kfx.numerics.arrays import Array, Vector, as_tensor, is_finite, numpy_if_small, rows_of, total
+from kfx.numerics.arrays import Vector, is_finite, numpy_if_small, rows_of, total
 from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored
-from kfx.numerics.outer_products import OuterProducts
+from kfx.numerics.outer_products import as_dense
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.weighting import scaled, weighted
 from kfx.objectives.base import Cotangent, Function, Objective, as_objective
@@ -28,7 +28,7 @@ from kfx.sampling.samplers import Batch
 
 @dataclass(slots=True)
 class Evaluation:
-    """One evaluation of the objective, successful or failed: a row of the trace.
+    """One evaluation of the objective, successful or failed: a row of the trace. NaN and None until found.
 
     vector: the parameters, (n,). objective, rho: NaN where they could not be computed. gradient: with respect to
         `vector`, (n,), or None. regularization: the effective λ.
@@ -41,11 +41,11 @@ class Evaluation:
     """
 
     vector: Vector
-    objective: float
-    rho: float
-    gradient: Vector | None
-    regularization: float
-    jitter: float
+    objective: float = math.nan
+    rho: float = math.nan
+    gradient: Vector | None = None
+    regularization: float = math.nan
+    jitter: float = 0.0
     events: tuple[Event, ...] = ()
     detail: str = ""
     rho_half: float = math.nan
@@ -68,26 +68,6 @@ class Evaluation:
         if self.error is not None:
             raise self.error
 
-
-SECONDS = ("kernel_seconds", "pullback_seconds", "objective_seconds")
-"""Columns of the trace: an iteration's time in Gram matrices, pullbacks and objectives. On a GPU, which computes
-asynchronously, time is counted for the step that first waits for a result."""
-_LAMBDA = "regularization"
-
-
-@dataclass(slots=True)
-class Found:
-    """The results of an evaluation so far; fields as in `Evaluation`."""
-
-    objective: float = math.nan
-    rho: float = math.nan
-    rho_half: float = math.nan
-    regularization: float = math.nan
-    gradient: Vector | None = None
-    to_points: torch.Tensor | None = None
-    factored: Factored | None = None
-    measured: Mapping[str, float] = field(default_factory=dict)
-
     def require_finite(self) -> None:
         """Raise NumericalError (diverged) unless the objective and its gradients are finite."""
         finite = math.isfinite(self.objective) and (self.gradient is None or is_finite(self.gradient))
@@ -96,13 +76,26 @@ class Found:
         if not finite:
             raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
 
+    def fail(self, cause: NumericalError, kernel: Kernel) -> None:
+        """Note the cause, and keep the results but those that a step would take."""
+        self.events += (cause.event,)
+        self.detail = f"{kernel!r}: {cause.detail}"
+        self.gradient = self.to_points = self.factored = None
+        self.rho_half = math.nan
 
-def with_failures_kept(kernel: Kernel, vector: Vector, fill_in: Callable[[Found], None]) -> Evaluation:
+
+SECONDS = ("kernel_seconds", "pullback_seconds", "objective_seconds")
+"""Columns of the trace: an iteration's time in Gram matrices, pullbacks and objectives. On a GPU, which computes
+asynchronously, time is counted for the step that first waits for a result."""
+_LAMBDA = "regularization"
+
+
+def with_failures_kept(kernel: Kernel, vector: Vector, fill_in: Callable[[Evaluation], None]) -> Evaluation:
     """Return the evaluation at `vector`, (n,), whose results `fill_in` finds.
 
     A numerical failure is returned, with its event and the results so far, and not raised.
     """
-    found, failed = Found(), None
+    found, failed = Evaluation(vector), None
     with collect() as incidents, np.errstate(all="ignore"):  # an event reports overflow
         try:
             fill_in(found)
@@ -111,25 +104,12 @@ def with_failures_kept(kernel: Kernel, vector: Vector, fill_in: Callable[[Found]
             failed = error
         except (OverflowError, ZeroDivisionError):
             failed = NumericalError(Event.DIVERGED, "the objective leaves the range of float64")
-    events = list(incidents.events)
+    found.events, found.jitter = tuple(incidents.events), incidents.jitter
     if failed is not None:
-        events.append(failed.event)
+        found.fail(failed, kernel)
     elif found.rho < 0 or found.rho > 1:
-        events.append(Event.RHO_OUT_OF_RANGE)
-    return Evaluation(
-        vector,
-        found.objective,
-        found.rho,
-        None if failed else found.gradient,
-        found.regularization,
-        incidents.jitter,
-        tuple(events),
-        f"{kernel!r}: {failed.detail}" if failed else "",
-        math.nan if failed else found.rho_half,
-        None if failed else found.to_points,
-        None if failed else found.factored,
-        found.measured,
-    )
+        found.events += (Event.RHO_OUT_OF_RANGE,)
+    return found
 
 
 class Loss:
@@ -192,15 +172,17 @@ class Loss:
         gradient: bool,
         points: bool,
     ) -> Evaluation:
-        def fill_in(found: Found) -> None:
+        def fill_in(found: Evaluation) -> None:
             if not is_finite(vector):
                 raise NumericalError(Event.DIVERGED, "a parameter is not finite")
             self.kernel_evaluations += 1
             started = time.perf_counter()
+            # ρ with its gradient on up to 256 points of a kernel of distances, the usual step, in NumPy alone: torch's
+            # calls would take two to three times as long
             is_plain = gradient and self.objective.is_rho_by_cholesky and not batch.orders and self.weights is None
             small = kernel.small_pullback(x) if is_plain and isinstance(kernel, OfOuterProducts) else None
             if small is not None:
-                computed, solved = self._small(found, kernel, small, x, y, batch, points)
+                computed, solved = self._rho_in_numpy(found, kernel, small, x, y, batch, points)
             else:
                 computed, solved = self._general(found, kernel, x, y, batch, gradient, points)
             spent = computed - started, time.perf_counter() - solved, solved - computed
@@ -212,9 +194,9 @@ class Loss:
         with torch.no_grad():
             return with_failures_kept(kernel, vector, fill_in)
 
-    def _small(
+    def _rho_in_numpy(
         self,
-        found: Found,
+        found: Evaluation,
         kernel: Kernel,
         small: SmallPullback,
         x: torch.Tensor,
@@ -222,8 +204,8 @@ class Loss:
         batch: Batch,
         points: bool,
     ) -> tuple[float, float]:
-        """Fill in ρ and its gradients on a small batch, in NumPy: the general path would take longer than the
-        arithmetic. Return the times when the Gram matrix and the objective were done."""
+        """Fill in ρ and its gradients on a small batch, as `_general` would. Return the times when the Gram matrix and
+        the objective were done."""
         gram, pull = small
         computed = time.perf_counter()
         require_sizes(gram.shape, y.shape, batch.sample_size)
@@ -243,7 +225,7 @@ class Loss:
 
     def _general(
         self,
-        found: Found,
+        found: Evaluation,
         kernel: Kernel,
         x: torch.Tensor,
         y: torch.Tensor,
@@ -265,10 +247,10 @@ class Loss:
         self._take(found, value, ratios, batch)
         solved = time.perf_counter()
         if pull is not None and cotangent is not None:
-            to_kernel = cotangent if weights is None else scaled(_dense(cotangent), weights.sqrt())
+            to_kernel = cotangent if weights is None else scaled(as_dense(cotangent), weights.sqrt())
             found.gradient, found.to_points = pull(to_kernel, inputs=True) if points else (pull(to_kernel), None)
             if weights is not None and _LAMBDA in kernel.names:  # `pull` knows no weights, and λ depends on them
-                found.gradient[kernel.names.index(_LAMBDA)] = regularization.slope(_dense(cotangent), gram)
+                found.gradient[kernel.names.index(_LAMBDA)] = regularization.slope(as_dense(cotangent), gram)
             found.factored = factored if points else None
         return computed, solved
 
@@ -283,7 +265,7 @@ class Loss:
         regularization: Regularization,
     ) -> tuple[float, list[float], torch.Tensor | None]:
         """Return the mean of `Objective.measure` over the batch's samples, given its results for the first."""
-        mean = None if cotangent is None else _dense(cotangent)
+        mean = None if cotangent is None else as_dense(cotangent)
         for i, order in enumerate(batch.orders, start=2):
             there = torch.as_tensor(order, device=gram.device)
             moved = Factored(gram[there][:, there])
@@ -294,10 +276,10 @@ class Loss:
             ratios = [ratio + (new - ratio) / i for ratio, new in zip(ratios, others, strict=True)]
             if mean is not None and to_moved is not None:
                 back = torch.argsort(there)
-                mean += (_dense(to_moved)[back][:, back] - mean) / i
+                mean += (as_dense(to_moved)[back][:, back] - mean) / i
         return value, ratios, mean
 
-    def _take(self, found: Found, value: float, ratios: Sequence[float], batch: Batch) -> None:
+    def _take(self, found: Evaluation, value: float, ratios: Sequence[float], batch: Batch) -> None:
         found.objective, found.rho = value, ratios[0]
         found.rho_half = ratios[-1] if batch.half_size is not None else math.nan
 
@@ -305,7 +287,3 @@ class Loss:
 def weighing(loss: Callable[..., Loss], weights: torch.Tensor | None) -> Callable[..., Loss]:
     """Return the loss, called with a kernel, x and y, for points with these weights, (N,); itself with None."""
     return loss if weights is None else partial(loss, weights=weights)
-
-
-def _dense(cotangent: Array | OuterProducts) -> torch.Tensor:
-    return as_tensor(cotangent.dense() if isinstance(cotangent, OuterProducts) else cotangent)

@@ -7,6 +7,7 @@ import textwrap
 import numpy as np
 from matplotlib.figure import Figure
 
+from kfx.kernels.parameters import lengths_of
 from kfx.plots.style import COLOURS, DATA, FAINT, INITIAL, Drawn, figure, headline, legend, literal, title
 from kfx.record.fitted import lengths_of_features
 from kfx.record.reading import Run
@@ -68,9 +69,15 @@ def of_features(run: Run) -> Figure | None:
 def _reached(run: Run, names: list[str]) -> np.ndarray | None:
     """The relevance 1/ℓ at the last iterations of the fits that were discarded, (features,), their geometric mean; None
     where the trace has no lengths because they are many."""
-    columns = [f"parameter.lengths.{name}" for name in names]
-    if not set(columns) <= set(run.trace.columns):
-        return None
     by = run.trace["diagnostic.fold"] if "diagnostic.fold" in run.trace else np.zeros(len(run.trace))
-    last = run.trace.groupby(by)[columns].last().to_numpy()
-    return np.exp(-np.log(last[np.array(discarded(run.metrics))[: len(last)]]).mean(axis=0))
+    last, found = run.trace.groupby(by).last(), {}
+    for parameter in ("lengths", "stretch"):
+        columns = [f"parameter.{parameter}.{name}" for name in names]
+        if set(columns) <= set(last):
+            found[parameter] = last[columns].to_numpy()
+    lengths = lengths_of(found)
+    return (
+        None
+        if lengths is None
+        else np.exp(-np.log(lengths[np.array(discarded(run.metrics))[: len(lengths)]]).mean(axis=0))
+    )

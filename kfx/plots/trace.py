@@ -177,9 +177,10 @@ def _mark_kept(axes: Axes, run: Run, column: str, fit: int, end: float, marks: D
     """The value of a parameter that is kept after a fit, with the marker of its line, where the line ends."""
     name, values = column.removeprefix("parameter."), run.metrics["parameters"]
     own = (values.get("folds") or [values["final"]])[fit]
-    if name.startswith("lengths.") and isinstance(own.get("lengths"), list):
-        names = run.metrics.get("features") or list(map(str, range(len(own["lengths"]))))
-        own = dict(zip((f"lengths.{each}" for each in names), own["lengths"], strict=True))
+    parameter = name.partition(".")[0]
+    if isinstance(own.get(parameter), list):
+        names = run.metrics.get("features") or list(map(str, range(len(own[parameter]))))
+        own = dict(zip((f"{parameter}.{each}" for each in names), own[parameter], strict=True))
     if isinstance(own.get(name), float):
         label = "kept" if "kept" not in axes.get_legend_handles_labels()[1] else None
         axes.plot([end], [own[name]], marks["marker"], color=COLOURS[0], markersize=7, label=label, clip_on=False)

@@ -39,8 +39,8 @@ class ParameterChange:
 
     @property
     def is_of_features(self) -> bool:
-        """Whether it is a length for each feature."""
-        return self.name == "lengths" and self.after[0].ndim > 0
+        """Whether it is a length for each feature, or its factor."""
+        return self.name in ("lengths", "stretch") and self.after[0].ndim > 0
 
     def texts(self, unit: str) -> tuple[str, str]:
         """The means before and after, over the values of an array, and over folds with their deviation; before: empty

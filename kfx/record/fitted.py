@@ -13,7 +13,7 @@ import torch
 
 from kfx.files import Document
 from kfx.kernels.base import Kernel
-from kfx.kernels.parameters import NORM
+from kfx.kernels.parameters import NORM, lengths_of
 from kfx.outcomes import RecordError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def lengths_of_features(directory: Path, metrics: Document) -> tuple[list[str], 
         folds = [stored(parameter_path(directory, "initial"))], [stored(parameter_path(directory, "final"))]
     else:
         return None
-    before, after = (np.array([each["lengths"] for each in own]) for own in folds)
+    before, after = (np.array([lengths_of(each) for each in own]) for own in folds)
     return metrics.get("features") or [f"feature {i}" for i in range(before.shape[1])], before, after
 
 

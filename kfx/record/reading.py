@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from kfx.config.nodes import leaves
@@ -114,16 +113,18 @@ class Run:
 
     @property
     def lengths(self) -> pd.Series:
-        """The length of each feature in the fitted kernel, by name, the shortest first; of the last fold.
+        """The length of each feature in the fitted kernel, by name, the shortest first; of the last fold, and of the
+        part of the kernel where it is shorter.
 
         RecordError if the kernel has one length for all features.
         """
         import pandas as pd
 
+        from kfx.kernels.parameters import lengths_of
         from kfx.record.fitted import recorded_parameters
 
-        found = recorded_parameters(self.directory, self.metrics["parameters"]).get("lengths")
-        if not isinstance(found, (list, np.ndarray)):
+        found = lengths_of(recorded_parameters(self.directory, self.metrics["parameters"]))
+        if found is None:
             raise RecordError(
                 f"{self.directory}: the kernel has no parameter lengths; set kernel.ard=true, and for the lengths of a "
                 "part of a kernel see .kernel.parameters"

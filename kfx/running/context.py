@@ -38,7 +38,7 @@ class Fits(Protocol):
         """The fitted kernels of the parts that ended in an earlier process."""
 
     def fit(self, kernel: Kernel, optimizer: Optimizer, data: Tensors, streams: Streams) -> Kernel:
-        """Fit the next part. data: x (n, …), y (n, outputs) and points (m, …) that flow along."""
+        """Fit the next part by `Optimizer.fit`. data: of the part; its test points are for flows alone."""
 
     def close(self, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
         """Keep the kernels of all parts."""
@@ -65,7 +65,8 @@ class Notes(Protocol):
 class RunContext:
     """What the stages of a run share.
 
-    begin: starts the fits: `in_record` for a run, whose fits are `FoldFits`, and `Unrecorded.begin` for an estimator.
+    open_fits: opens the trace, and gives what fits the parts and keeps them: for a run `in_record`, which gives
+    `FoldFits`, and for an estimator `Unrecorded.open_fits`.
     parts: the data sets that kernels are trained on: one for each fold, or for each output of each fold. folds: those
     that they are evaluated on.
     """
@@ -73,7 +74,7 @@ class RunContext:
     config: Config
     notes: Notes
     machine: Machine
-    begin: Callable[[RunContext, Sequence[Kernel], Optimizer], Fits]
+    open_fits: Callable[[RunContext, Sequence[Kernel], Optimizer], Fits]
     streams: Streams
     parts: list[Dataset]
     tensors: list[Tensors]
@@ -115,4 +116,4 @@ def tensors_of(part: Dataset, machine: Machine) -> Tensors:
     x_train, x_test = (
         torch.as_tensor(x, dtype=machine.dtype, device=machine.device) for x in (part.x_train, part.x_test)
     )
-    return x_train, torch.as_tensor(part.targets, device=machine.device), x_test
+    return Tensors(x_train, torch.as_tensor(part.targets, device=machine.device), x_test)

@@ -50,7 +50,7 @@ class Unrecorded(Journal):
         self.watch: TraceProgress | None = None
         self.trace: Trace | None = None
 
-    def begin(self, context: RunContext, starts: Sequence[Kernel], optimizer: Optimizer) -> Fits:
+    def open_fits(self, context: RunContext, starts: Sequence[Kernel], optimizer: Optimizer) -> Fits:
         """Start the trace, and return the fits: itself."""
         columns = [*context.config.objective.columns(starts[0]), *optimizer.columns]
         self.trace = Trace(self.folder / "trace.csv", starts[0], columns, 0, 0.0, self.remark)

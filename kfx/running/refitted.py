@@ -143,7 +143,7 @@ def errors_of_procedures(
     errors, relative = np.zeros(len(procedures)), np.zeros(len(procedures))
     for held in order.tensor_split(_FOLDS):
         rest = order[~torch.isin(order, held)]
-        part, own = (x[rest], y[rest], x[held]), None if weights is None else weights[rest]
+        part, own = Tensors(x[rest], y[rest], x[held]), None if weights is None else weights[rest]
         of_held = counts[in_numpy(held)][:, None] / y.numel()
         for number, procedure in enumerate(procedures):
             try:

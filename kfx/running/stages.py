@@ -128,16 +128,15 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
     if change := record.environment(here):
         say(f"kfx: warning: {change}")
     threads.use(of_fit, machine.threads)
-    begin = partial(in_record, record)
     return RunContext(
-        config,
-        record,
-        machine,
-        begin,
-        streams,
-        parts,
-        tensors,
-        of_evaluation,
+        config=config,
+        notes=record,
+        machine=machine,
+        open_fits=partial(in_record, record),
+        streams=streams,
+        parts=parts,
+        tensors=tensors,
+        threads_of_evaluation=of_evaluation,
         disk=disk,
         folds=folds,
         tensors_of_folds=of_folds,
@@ -181,6 +180,7 @@ def choose_starts(context: RunContext) -> list[Kernel]:
 
 def _starts(context: RunContext) -> list[Kernel]:
     config = context.config
+    # Of the option `kernel=NAME`, the class that `@option("kernel", NAME)` decorates; its `builds` names the kernel's.
     built = config.kernel.build(config.dataset.image).to(context.machine.dtype, context.machine.device)
     try:
         built.require_good_on(context.tensors[0][0])
@@ -275,7 +275,7 @@ def _fitted(context: RunContext, starts: Sequence[Kernel]) -> list[Kernel]:
     """Fit a kernel to each part in turn, going on where an earlier process stopped."""
     config = context.config
     optimizer = config.optimizer.build(config)
-    fits = context.begin(context, starts, optimizer)
+    fits = context.open_fits(context, starts, optimizer)
     label = f"{config.dataset.name} {config.kernel.name} {config.optimizer.name}"
     names = partial(readable, node=config.kernel)
     fitted = fits.ended(starts)

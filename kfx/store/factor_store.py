@@ -14,11 +14,12 @@ from pathlib import Path
 
 import torch
 
+from kfx.documents import is_number
 from kfx.files import write_json
 from kfx.numerics.linear_algebra import solve_lower, solve_upper
 from kfx.outcomes import Event, NumericalError, StoreError
 from kfx.store.gram_store import GramStore
-from kfx.store.manifest import MANIFEST, Entry, hexadecimal, is_number, read, require, whole
+from kfx.store.manifest import MANIFEST, Entry, hexadecimal, read, require, whole
 from kfx.store.selection import Selection
 from kfx.store.tiles import MOST_ROWS, Tiles
 from kfx.store.work import TileTask, Work

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from kfx.documents import is_number
 from kfx.files import Document
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Array, in_numpy
 from kfx.outcomes import Event, NumericalError
-from kfx.store.manifest import Entry, hexadecimal, is_number, shortened
+from kfx.store.manifest import Entry, hexadecimal, shortened
 
 _PROBES = 8
 _NOT_OF_VALUES = ("trainable", "_bounds")

@@ -62,11 +62,6 @@ def hexadecimal(digits: int) -> Entry:
     return Entry(f"{digits} hexadecimal digits", lambda v: isinstance(v, str) and pattern.fullmatch(v) is not None)
 
 
-def is_number(value: object) -> bool:
-    """Whether it is a finite number that a float can hold."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e308
-
-
 def line_of(error: BaseException) -> str:
     """The message of an error, in one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -10,7 +10,7 @@ import torch
 
 from kfx.kernels.cnngp import maps as maps
 from kfx.kernels.cnngp.layers import Add, Conv2d, Erf, Instruction, ReLU
-from kfx.kernels.cnngp.tiling import fill, tiles
+from kfx.kernels.cnngp.tiling import fill, flat, tiles
 from kfx.kernels.engine import ForwardEngine, Gradient
 from kfx.numerics.threads import in_order
 
@@ -36,8 +36,8 @@ class FusedEngine(ForwardEngine):
         return tables.steps, tables.table, self.weights.astype(x.dtype), self.biases.astype(x.dtype), tables.activations
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        left = _flat(x)
-        right = left if y is None else _flat(y)
+        left = flat(x)
+        right = left if y is None else flat(y)
         gram = torch.empty(len(left), len(right), dtype=x.dtype)
         arguments = self._arguments(left)
 
@@ -49,7 +49,7 @@ class FusedEngine(ForwardEngine):
         return gram
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        points = _flat(x)
+        points = flat(x)
         diagonal = torch.empty(len(points), dtype=x.dtype)
         maps.diagonal(points, *self._arguments(points), diagonal.numpy())
         return diagonal
@@ -57,7 +57,7 @@ class FusedEngine(ForwardEngine):
     def gram_along(
         self, x: torch.Tensor, along_weights: np.ndarray, along_biases: np.ndarray
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        points, arguments = _flat(x), self._arguments(_flat(x))
+        points, arguments = flat(x), self._arguments(flat(x))
         directions = [
             np.ascontiguousarray(a[:, self.convolutions], points.dtype) for a in (along_weights, along_biases)
         ]
@@ -71,7 +71,7 @@ class FusedEngine(ForwardEngine):
         return matrices[0], matrices[1:]
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        points, arguments = _flat(x), self._arguments(_flat(x))
+        points, arguments = flat(x), self._arguments(flat(x))
         both = (cotangent + cotangent.mT).numpy()
         own = cotangent.diagonal().contiguous().numpy()
         none = points[:0]
@@ -104,10 +104,6 @@ def compile_for(dtype: torch.dtype) -> None:
     engine.pull(x, engine.gram(x, None), inputs=True)
     engine.gram_along(x, np.ones((2, 1)), np.ones((2, 1)))
     engine.diagonal(x)
-
-
-def _flat(x: torch.Tensor) -> np.ndarray:
-    return x.detach().contiguous().flatten(2).numpy()
 
 
 def _tiles(n: int, m: int | None) -> list[tuple[slice, slice]]:

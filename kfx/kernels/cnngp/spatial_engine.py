@@ -12,7 +12,7 @@ import torch
 
 from kfx.kernels.cnngp import spatial_loops as loops
 from kfx.kernels.cnngp.layers import Activation, Add, AvgPool2d, Conv2d, Erf, Instruction, ReLU
-from kfx.kernels.cnngp.tiling import fill, tiles
+from kfx.kernels.cnngp.tiling import fill, flat, tiles
 from kfx.kernels.engine import Engine, ForwardEngine, Gradient
 from kfx.numerics.threads import in_order
 
@@ -60,8 +60,8 @@ class SpatialEngine(Engine):
         return r, q, diagonal[:, 0]
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        left = _flat(x)
-        right = left if y is None else _flat(y)
+        left = flat(x)
+        right = left if y is None else flat(y)
         ri, qi, _ = self._scales(left)
         rj, qj, _ = (ri, qi, None) if y is None else self._scales(right)
         gram = torch.zeros(len(left), len(right), dtype=x.dtype)
@@ -76,11 +76,11 @@ class SpatialEngine(Engine):
         return gram
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(self._scales(_flat(x))[2])
+        return torch.from_numpy(self._scales(flat(x))[2])
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
         # Pairs of images first, whose gradients to the images' variances add up; then each image with itself.
-        points, none = _flat(x), _flat(x)[:0]
+        points, none = flat(x), flat(x)[:0]
         arguments = self._arguments(points)
         both = (cotangent + cotangent.mT).numpy()
         r, q, _ = self._scales(points)
@@ -127,7 +127,7 @@ class ForwardSpatialEngine(SpatialEngine, ForwardEngine):
     def gram_along(
         self, x: torch.Tensor, along_weights: np.ndarray, along_biases: np.ndarray
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        points = _flat(x)
+        points = flat(x)
         groups, steps, weights, biases, _, sizes = self._arguments(points)
         directions = [
             np.ascontiguousarray(a[:, self.convolutions], points.dtype) for a in (along_weights, along_biases)
@@ -164,10 +164,6 @@ def compile_for(dtype: torch.dtype) -> None:
     x = torch.ones(2, 1, *size, dtype=dtype)
     engine.pull(x, engine.gram(x, None), inputs=True)
     engine.gram_along(x, np.ones((2, 2)), np.ones((2, 2)))
-
-
-def _flat(x: torch.Tensor) -> np.ndarray:
-    return x.detach().contiguous().flatten(2).numpy()
 
 
 # ---- the program as tables of numbers

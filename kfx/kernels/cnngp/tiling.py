@@ -17,6 +17,11 @@ Tile = tuple[slice, slice]
 """Its rows and its columns."""
 
 
+def flat(x: torch.Tensor) -> np.ndarray:
+    """Return images as arrays of pixels, (n, channels, pixels), in their memory. x: (n, channels, height, width)."""
+    return x.detach().contiguous().flatten(2).numpy()
+
+
 def tile_bytes(megabytes: float, device: torch.device) -> float:
     """Return the bytes of a tile's maps: so many megabytes, as a CPU's cache holds, and 32 times as much on a GPU, on
     which many small launches would take longer than their work."""
