@@ -106,13 +106,16 @@ def load(overrides: Sequence[str] = (), search_path: str | None = None) -> Confi
     """Compose and check one job's config. ConfigError: one line with the key, the value found, and the allowed
     values."""
     raw = composed(overrides, search_path)
-    check_hydra(raw.hydra)
+    check_hydra(raw.hydra, overrides, search_path)
     return check(raw)
 
 
-def check_hydra(node: DictConfig) -> None:
-    """ConfigError if a composed `hydra` node holds a setting that kfx does not allow to change."""
-    hydra_node.check(node, _usual_hydra_node())
+def check_hydra(node: DictConfig, overrides: Sequence[str], search_path: str | None) -> None:
+    """ConfigError if a `hydra` node, composed from the words, holds a setting that kfx does not allow to change."""
+    keys = {word.lstrip("+~").partition("=")[0] for word in overrides}
+    others = any(key.startswith("hydra") and key.removeprefix("hydra.") not in hydra_node.FOLDERS for key in keys)
+    if others or search_path is not None:  # kfx's own presets change nothing else there
+        hydra_node.check(node, _usual_hydra_node())
 
 
 def composed(overrides: Sequence[str], search_path: str | None = None) -> DictConfig:

@@ -10,7 +10,7 @@ from kfx.config.nodes import leaves
 from kfx.config.registry import GROUPS
 from kfx.outcomes import ConfigError
 
-_FOLDERS = ("run.dir", "sweep.dir", "sweep.subdir")
+FOLDERS = ("run.dir", "sweep.dir", "sweep.subdir")
 _HYDRAS_OWN = re.compile(
     r"searchpath(\[\d+\])?"  # set by --config-dir
     r"|overrides\.(task|hydra)(\[\d+\])?"
@@ -52,7 +52,7 @@ def check(node: DictConfig, usual: DictConfig) -> None:
         _check_starter(name, node.get(name))
     for key in sorted(set(settings) | set(defaults)):
         value, group = settings.get(key, _MISSING), key.partition(".")[0]
-        if group in ("launcher", "sweeper") or key in _FOLDERS or value == defaults.get(key, _MISSING):
+        if group in ("launcher", "sweeper") or key in FOLDERS or value == defaults.get(key, _MISSING):
             continue
         if _HYDRAS_OWN.fullmatch(key) and (group != "runtime" or "${" not in str(value)):
             continue

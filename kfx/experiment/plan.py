@@ -54,7 +54,7 @@ class Plan:
         if smoke:
             words = compose.with_smoke_words(words, config_dir)
         composed = compose.composed(words, config_dir)
-        compose.check_hydra(composed.hydra)
+        compose.check_hydra(composed.hydra, words, config_dir)
         return cls.of_config(compose.without_hydra(composed), words, composed.hydra)
 
     @classmethod

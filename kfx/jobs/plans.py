@@ -107,5 +107,5 @@ def _of_sweep(overrides: Sequence[str], config_dir: str | None) -> DictConfig:
             f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as "
             "a sweep too, key=choice(value))"
         ) from error
-    compose.check_hydra(shared)
+    compose.check_hydra(shared, overrides, config_dir)
     return shared

@@ -173,8 +173,12 @@ def classify(error: float) -> str:
 
 @cache
 def of_this_process(frameworks: tuple[str, ...], switches: str) -> list[Verdict]:
-    """Return the verdicts on each framework's arithmetic, which a process measures once under the same switches."""
-    return measure(arithmetics(frameworks))
+    """Return the verdicts on each framework's arithmetic, which a process measures once under the same switches.
+
+    Without a GPU, whose larger products may be other programs, sizes up to 400 tell: the others take half a second.
+    """
+    candidates = arithmetics(frameworks)
+    return measure(candidates, [n for n in SIZES if n <= 400 or any(each.device != "cpu" for each in candidates)])
 
 
 def measure(candidates: Iterable[Arithmetic], sizes: Sequence[int] = SIZES) -> list[Verdict]:
