@@ -119,7 +119,7 @@ def test_a_run_records_the_check(kfx, in_folder):
     assert kfx("run", *SMALL, "figures=true", "device.precision_check=warn", "hydra.run.dir=r")[0] == 0
     content = json.loads((in_folder / "r/precision.json").read_text())
     assert [v["dtype"] for v in content["verdicts"]] == ["float32", "float64"]
-    assert len(content["verdicts"][0]["products"]) == 10
+    assert len(content["verdicts"][0]["products"]) == 4
     assert not (in_folder / "r/figures/precision.png").exists()  # nothing is wrong
     kfx("run", *SMALL, "hydra.run.dir=off")
     assert not (in_folder / "off/precision.json").exists()
