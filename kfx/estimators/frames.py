@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import _safe_indexing, check_consistent_length
-from sklearn.utils.validation import _check_sample_weight
 
 from kfx.data.column_kinds import Fault, kind_of, told
 from kfx.data.new_rows import Encoding
@@ -106,6 +104,9 @@ def counted(X: Any, y: Any, sample_weight: ArrayLike | None) -> tuple[Any, Any, 
     two are above 0."""
     if sample_weight is None:
         return X, y, None
+    from sklearn.utils import _safe_indexing, check_consistent_length
+    from sklearn.utils.validation import _check_sample_weight
+
     x = as_frame(X)
     check_consistent_length(x, y)
     weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)

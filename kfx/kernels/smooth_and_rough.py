@@ -13,7 +13,7 @@ from kfx.kernels.base import Composed
 from kfx.kernels.combination_options import SmoothAndRoughOption
 from kfx.kernels.covariance import Pull
 from kfx.kernels.parameters import Bounds, Given, Training, Value
-from kfx.kernels.stationary import Laplace, Matern
+from kfx.kernels.stationary import AT_A_TIME, Laplace, Matern
 
 
 class SmoothAndRough(Composed):
@@ -46,8 +46,12 @@ class SmoothAndRough(Composed):
         return self._with_parts([smooth, rough.for_features(count, names)])
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        smooth, rough = self.parts
-        return smooth._gram(x, y).add_(rough._gram(x, y), alpha=self._scalar("roughness") ** 2)
+        (smooth, rough), others = self.parts, x if y is None else y
+        gram, c = smooth._gram(x, y), self._scalar("roughness")
+        rows = max(1, AT_A_TIME // max(1, len(others)))
+        for some in range(0, len(x), rows):  # whole, the rough part would take as much memory again
+            gram[some : some + rows].add_(rough._gram(x[some : some + rows], others), alpha=c**2)
+        return gram
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
         return x.new_full((1,), 1 + self._scalar("roughness") ** 2).expand(len(x))

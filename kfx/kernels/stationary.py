@@ -29,7 +29,7 @@ PullRows = Callable[[A | OuterProducts, bool], tuple[dict[str, float], A | None]
 """Maps a cotangent G, (n, n), to the gradients of Σ_ij G_ij K_ij by parameter name, and with respect to the points,
 (n, features), where requested."""
 
-_ENTRIES = 1 << 22  # of a Gram matrix that are computed at a time from their distances
+AT_A_TIME = 1 << 22  # entries of a Gram matrix that are computed from their distances
 
 
 class Arithmetic(Protocol[A]):
@@ -120,7 +120,7 @@ class Stationary(Kernel, OfOuterProducts):
         if is_small(x) and (y is None or is_small(y)):
             return torch.from_numpy(self._of_rows(_rows(x.numpy()), None if y is None else _rows(y.numpy()))[1])
         gram = self._squared_distances(stationary_tensors, _rows(x), None if y is None else _rows(y))
-        for block in gram.view(-1).split(_ENTRIES):  # temporaries as large as K would take three times its memory
+        for block in gram.view(-1).split(AT_A_TIME):  # temporaries as large as K would take three times its memory
             block.copy_(self._profile(stationary_tensors, block))
         if y is None:
             stationary_tensors.fill_diagonal(gram, self._variance())
