@@ -27,11 +27,11 @@ def on_the_same_batches(
     kernels: Sequence[Kernel], loss: Callable[..., Loss], batches: Sequence[Batch], data: Sequence[torch.Tensor]
 ) -> list[list[Evaluation]]:
     """Evaluate the objective of each kernel on the batches. data: x (n, …), y (n, outputs)."""
-    return [
-        [evaluate(kernel.flat, b, gradient=False) for b in batches]
-        for kernel in kernels
-        for evaluate in [loss(kernel, *data)]
-    ]
+    found = []
+    for kernel in kernels:
+        evaluate = loss(kernel, *data)
+        found.append([evaluate(kernel.flat, batch, gradient=False) for batch in batches])
+    return found
 
 
 def mean_objectives(

@@ -71,7 +71,7 @@ class EvaluationRegularization(Option):
 
 
 Split = tuple[int, int, "np.ndarray"]
-"""(repeat, part, order of its training points) of one evaluation."""
+"""(repeat, fold, order of its training points) of one evaluation."""
 
 
 @dataclass
@@ -217,8 +217,8 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         return [whole]
 
     @abc.abstractmethod
-    def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
-        """The evaluations of one kernel, as (repeat, part, order of training points)."""
+    def splits(self, folds: Sequence[Dataset], streams: Streams) -> list[Split]:
+        """The evaluations of one kernel, as (repeat, fold, order of training points)."""
 
     def selected(self, config: ConfigView) -> Selection:
         """Return how λ is decided for the evaluated kernels: as for initial ones if the config does not say.
@@ -306,11 +306,11 @@ class TestPointsOption(EvaluationOption):
         rollout = OPTIONS["evaluation"]["rollout"]
         return rollout(**{name: getattr(self, name) for name in self.fields()})
 
-    def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
+    def splits(self, folds: Sequence[Dataset], streams: Streams) -> list[Split]:
         from kfx.evaluation.scoring import interpolation_order
 
         rng = streams["evaluation"] if self.order == "random" else None
-        orders = [interpolation_order(parts[0], self.balanced, rng) for _ in range(self.repeats)]
+        orders = [interpolation_order(folds[0], self.balanced, rng) for _ in range(self.repeats)]
         return [(repeat, 0, order) for repeat, order in enumerate(orders)]
 
     def check(self, config: ConfigView) -> None:
@@ -352,11 +352,11 @@ class KFoldOption(EvaluationOption):
 
         return folds(whole, self.folds, bool(self.shuffle), rng)
 
-    def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
+    def splits(self, folds: Sequence[Dataset], streams: Streams) -> list[Split]:
         import numpy as np
 
         rng, whole = streams["evaluation"], self.n_interpolation is None
-        sizes = [len(part.x_train) for part in parts]
+        sizes = [len(fold.x_train) for fold in folds]
         return [(k, k, np.arange(n) if whole else rng.permutation(n)) for k, n in enumerate(sizes)]
 
     def check(self, config: ConfigView) -> None:

@@ -175,7 +175,7 @@ class Optimizer(abc.ABC):
         continue.
         """
         x, y, *along = data  # along: the test points, for flows alone
-        loss = self.loss(kernel, x, y)
+        loss = self.loss(kernel, x, y)  # of the class `self.loss`, which has the objective and λ
         self.sampler.start(x, y)
         rng, path = streams["optimizer"], journal.layer_path
         self.setup = setup = FitSetup(kernel, x, y, along[0] if along else x[:0], loss, rng, path)

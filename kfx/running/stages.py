@@ -229,6 +229,7 @@ def _errors_of(context: RunContext, kernels: Sequence[Kernel], part: int) -> lis
     −∞ if that fails, so that such a kernel is never chosen as the worst.
     """
     config, data = context.config, context.parts[part]
+    # parts are folds here: start_from=worst takes one kernel for all outputs
     splits = config.evaluation.splits(context.parts, Streams(config.seed))
     order = next(order for _, number, order in splits if number == part)
     size = max(config.evaluation.n_interpolation or [len(data.x_train)])
