@@ -37,6 +37,7 @@ class Event(StrEnum):
     ERROR_ROSE = "error_rose"
     INITIAL_KERNEL_KEPT = "initial_kernel_kept"
     ONE_LENGTH_KEPT = "one_length_kept"
+    SMOOTH_KEPT = "smooth_kept"
     TRANSFORMED = "transformed"
     CONSTANT_FEATURES = "constant_features"
     NEARLY_IDENTITY = "nearly_identity"
@@ -101,6 +102,10 @@ _HELP = {
     Event.ONE_LENGTH_KEPT: (
         "errors at points left out are larger with a trained length for each feature, for which there are few training "
         "points: predictions use one length for all, and with optimizer.fall_back=false a length for each"
+    ),
+    Event.SMOOTH_KEPT: (
+        "errors at points left out are larger with the rough part of the kernel, for which there are few training "
+        "points: predictions use the smooth part alone, and with optimizer.fall_back=false both"
     ),
     Event.TRANSFORMED: (
         "features or targets are transformed, since that predicts folds of the training points better: "

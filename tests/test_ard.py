@@ -378,14 +378,33 @@ def test_few_rows_choose_between_a_length_for_each_feature_and_one(few_rows, whi
     chosen, each = fitted(), fitted(fall_back=False)
     assert np.ptp(each.lengths_) > 0
     if which == "one":
-        np.testing.assert_array_equal(chosen.lengths_, each.lengths_)
-        assert not any("fall_back" in remark for remark in chosen.remarks_)
+        assert np.ptp(chosen.lengths_) > 0
+        assert error(chosen) < 1.1 * error(each)
+        assert not any("one length for all" in remark for remark in chosen.remarks_)
         return
     one = fitted({"name": "matern", "nu": 2.5, "ard": False})
     assert np.ptp(chosen.lengths_) == 0
     assert error(chosen) < 1.05 * error(one)
     assert error(chosen) < 0.9 * error(each)
     assert any("larger with a length for each feature" in remark for remark in chosen.remarks_)
+
+
+def test_few_noisy_rows_of_a_smooth_function_keep_the_smooth_part_alone(kfx, in_folder):
+    x = np.random.default_rng(2).uniform(-1, 1, size=(190, 3))
+    y = np.sin(2 * x[:, 0]) + x[:, 1] ** 2 + 0.1 * np.random.default_rng(11).normal(size=190)
+    pd.DataFrame(x, columns=[*"abc"]).assign(y=y).to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "device.precision_check=off"]
+    code, out, err = kfx("run", *words, "dataset.test=0.2", "hydra.run.dir=r")
+    assert code == 0, err
+    run = load_run("r")
+    assert run.metrics["fall_back"] == {"initial_kept": 0, "one_length_kept": 0, "smooth_kept": 1, "fits": 1}
+    assert "errors at points left out are larger with the rough part of the kernel" in out
+    final, start = (run.metrics["parameters"][name] for name in ("final", "initial"))
+    assert final["roughness"] == 1e-4
+    assert final["stretch"] == start["stretch"]
+    assert final["lengths"] != start["lengths"]
+    assert run.kernel.parameters["roughness"] == 1e-4
+    assert set(run.evaluation["kernel"]) == {"initial", "trained", "rejected"}
 
 
 @pytest.mark.parametrize("name", KERNELS)

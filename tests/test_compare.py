@@ -21,7 +21,7 @@ from kfx.jobs.sweep import COLUMNS
 from kfx.numerics.formatting import spread
 from kfx.numerics.significance import p_of_being_worse
 from kfx.plots import comparison as pictures
-from kfx.record.comparison import Compared, table
+from kfx.record.comparison import KEPT, Compared, table
 from kfx.report.compared import shown_table
 from kfx.report.table import Table, latex, markdown
 from tests.plugins import isolated
@@ -51,7 +51,7 @@ def compared(metric, rows, better=None, **more):
             Path(name),
             {"who": name},
             seed,
-            {"value": value, "reached": value, "initial_kept": 0, "one_length_kept": 0, "fits": 0, **more},
+            {"value": value, "reached": value, **dict.fromkeys(KEPT, 0), **more},
         )
         for name, values in rows.items()
         for seed, value in values.items()
@@ -359,7 +359,7 @@ def test_the_table_says_where_the_initial_kernel_was_kept(kfx, in_folder):
     assert (code, err) == (0, "")
     assert "initial kept 3/3" in out
     runs = [package.load_run(f"s/{seed}") for seed in range(3)]
-    assert [run.metrics["fall_back"] for run in runs] == [{"initial_kept": 1, "one_length_kept": 0, "fits": 1}] * 3
+    assert [run.metrics["fall_back"] for run in runs] == [{**dict.fromkeys(KEPT, 0), "initial_kept": 1, "fits": 1}] * 3
     reached = runs[0].evaluation.query("kernel == 'rejected' and metric == 'mse'")["value"].item()
     unkept = package.load_run("trained").evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item()
     assert reached == pytest.approx(unkept, rel=1e-6)

@@ -52,8 +52,8 @@ class ARD(Wrapped[Kernel], OfOuterProducts):
     def with_one_length(self) -> Self:
         """Return the kernel with a number as length, the median of its lengths; `for_features` goes back. Other
         parameters with an entry for each feature stay as they are."""
-        other = self._replaced({"lengths": float(np.median(np.asarray(self._values["lengths"])))})
-        other.trainable = tuple(name for name in self.trainable if name == "lengths" or name not in self.labels)
+        other = self.training({*self.trainable} - {*self.labels} | {"lengths"})
+        other = other._replaced({"lengths": float(np.median(np.asarray(self._values["lengths"])))})
         other.labels = {name: own for name, own in self.labels.items() if name != "lengths"}
         return other
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
@@ -251,6 +251,12 @@ class Parameters:
         if isinstance(value, float):
             return [name]
         return [f"{name}.{label}" for label in self.labels.get(name) or range(_size(value))]
+
+    def training(self, names: Container[str]) -> Self:
+        """Return the same kernel, of whose trainable parameters only these are trained."""
+        other = self._replaced({})
+        other.trainable = tuple(name for name in self.trainable if name in names)
+        return other
 
     def with_limits(self, **limits: Bounds) -> Self:
         """Return the same kernel with other ranges of parameters, (low, high) by name."""

@@ -34,8 +34,8 @@ class OptimizerOption(Option, OptimizerPart):
     fall_back: bool | None = flag(
         None,
         "end with the initial kernel if its leave-one-out errors are smaller than the trained kernel's, each with its "
-        "best lambda; with few training points for a length for each feature, also with one length if that has smaller "
-        "errors",
+        "best lambda; with few training points for a length for each feature, also with one length, or without its "
+        "rough part, if that has smaller errors",
         null="true with own data and no given lambda",
         settle=lambda _, config: config.regularization.leaves_choice_to_evaluation(config),
     )

@@ -23,7 +23,7 @@ from kfx.record.findings import Findings
 from kfx.record.reading import Run, read_environment
 from kfx.record.search import each_of, runs_below
 
-KEPT = ("initial_kept", "one_length_kept", "fits")
+KEPT = ("initial_kept", "one_length_kept", "smooth_kept", "fits")
 """Columns that count fits."""
 
 
@@ -141,10 +141,10 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool, b
     """Mean and standard deviation over seeds for each combination of the keys `by`, best first.
 
     The column `<metric>_p` is the p-value of a one-tailed test that the row is worse than the best one, see
-    `p_of_being_worse`; NaN for a metric of which no values are better. `initial_kept` and `one_length_kept` count the
-    fits, of `fits`, that ended with another kernel than training reached, because that has larger errors at points left
-    out, and `<metric>_reached` is the metric of the kernels that training reached. A group name stands for its option:
-    `kernel` for `kernel.name`.
+    `p_of_being_worse`; NaN for a metric of which no values are better. `initial_kept`, `one_length_kept` and
+    `smooth_kept` count the fits, of `fits`, that ended with another kernel than training reached, because that has
+    larger errors at points left out, and `<metric>_reached` is the metric of the kernels that training reached. A group
+    name stands for its option: `kernel` for `kernel.name`.
     ConfigError if the runs of one row differ in more than their seed, unless `mix`.
     """
     keys = [key if any(key in run.settings for run in runs) else f"{key}.name" for key in by]

@@ -37,7 +37,7 @@ METRICS = {
     "rho_batch?": {"first?": _NUMBER, "last?": _NUMBER, "best?": _NUMBER},
     "held_out?": {"batches": _WHOLE, "failed": _WHOLE, "rho": _BEFORE_AND_AFTER, "objective": _BEFORE_AND_AFTER},
     "rho_law?": {"mean": _NUMBER, "sd": _NUMBER, "deviations": {"initial": _NUMBER, "trained": _NUMBER}},
-    "fall_back?": {"initial_kept": _WHOLE, "one_length_kept?": _WHOLE, "fits": _WHOLE},
+    "fall_back?": {"initial_kept": _WHOLE, "one_length_kept?": _WHOLE, "smooth_kept?": _WHOLE, "fits": _WHOLE},
     "flow_stopped?": {"*": {"layer": _WHOLE, "reason": "text"}},
     "evaluation?": ({**_CHANGE, "kernel": "text", "regularization?": _NUMBER},),
     "evaluation_change?": (_CHANGE,),

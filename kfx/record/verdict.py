@@ -54,19 +54,19 @@ def _what_training_did(run: Run, found: Findings, before: float, after: float) -
     verb = "raised" if after > before else "reduced" if is_better else "lowered"
     how = change(metric, before, after, right(run))
     worse = "" if is_better else ", which is worse"
-    of_lengths = (
-        "" if kept.get("one_length_kept", 0) < kept.get("fits", 1) else ", whose length for each feature was discarded,"
-    )
-    return f"Training{of_lengths} {verb} the test {metric} from {number(before)} to {number(after)}{how}{worse}"
+    fits, without = kept.get("fits", 1), ""
+    for name, part in (("one_length_kept", "length for each feature"), ("smooth_kept", "rough part of the kernel")):
+        without = f", whose {part} was discarded," if kept.get(name, 0) == fits else without
+    return f"Training{without} {verb} the test {metric} from {number(before)} to {number(after)}{how}{worse}"
 
 
 def _kept_in(run: Run) -> str:
     """In how many folds what training reached was kept; empty where that is all of them, or the sentence says it."""
     kept = run.metrics.get("fall_back", {})
-    initial, one, fits = (kept.get(name, 0) for name in ("initial_kept", "one_length_kept", "fits"))
-    if not initial + one or fits in (initial, one):
+    others = [kept.get(name, 0) for name in _OTHERS]
+    if not any(others) or kept["fits"] in others:
         return ""
-    return f"what training reached was kept in {fits - initial - one} of {fits} {run.unit}s"
+    return f"what training reached was kept in {kept['fits'] - sum(others)} of {kept['fits']} {run.unit}s"
 
 
 def change(metric: str, before: float, after: float, counts: tuple[int, int, int] | None = None) -> str:
@@ -118,17 +118,22 @@ def points_tested(run: Run) -> int:
 
 
 def discarded(metrics: Document) -> list[bool]:
-    """For each fit of a run, whether the kernel that its training reached was discarded for the initial one, or for one
-    with one length. metrics: its `metrics.json`."""
+    """For each fit of a run, whether the kernel that its training reached was discarded for the initial one, one with
+    one length, or the smooth part alone. metrics: its `metrics.json`."""
     kept = metrics.get("fall_back", {})
-    count = kept.get("initial_kept", 0) + kept.get("one_length_kept", 0)
+    count = sum(kept.get(name, 0) for name in _OTHERS)
     if count in (0, kept.get("fits")):
         return [count > 0] * max(kept.get("fits", 1), 1)
     final = metrics["parameters"]["folds"]
     initial = metrics["parameters"].get("initial_folds") or [metrics["parameters"]["initial"]] * len(final)
-    return [before == after or _has_one_length(after) for before, after in zip(initial, final, strict=True)]
+    return [before == after or _is_simpler(before, after) for before, after in zip(initial, final, strict=True)]
 
 
-def _has_one_length(parameters: Document) -> bool:
-    lengths = parameters.get("lengths")
-    return isinstance(lengths, list) and len(set(lengths)) == 1 < len(lengths)
+_OTHERS = ("initial_kept", "one_length_kept", "smooth_kept")
+
+
+def _is_simpler(before: Document, after: Document) -> bool:
+    """Whether one length was fitted, or the smooth part alone: then the rough part has its initial lengths."""
+    lengths, stretch = after.get("lengths"), after.get("stretch")
+    has_one_length = isinstance(lengths, list) and len(set(lengths)) == 1 < len(lengths)
+    return has_one_length or (stretch is not None and stretch == before.get("stretch"))

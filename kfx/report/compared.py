@@ -95,7 +95,7 @@ def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str]]:
     kept = [("initial_kept", "fall back"), (f"{metric}_reached", "training reached")]
     return [
         (metric, metric),
-        *(kept if frame[["initial_kept", "one_length_kept"]].any(axis=None) else []),
+        *(kept if frame[["initial_kept", "one_length_kept", "smooth_kept"]].any(axis=None) else []),
         *(objective if frame.attrs["other_objective"] else []),
         ("rho_initial", "rho before"),
         ("rho_final", "rho after"),
@@ -106,7 +106,8 @@ def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _cell(row: dict[Any, Any], name: str, of: str) -> str:
     if name == "initial_kept":
-        counts = (("initial kept", row[name]), ("one length kept", row["one_length_kept"]))
+        others = ("initial", "one_length", "smooth")
+        counts = ((f"{other.replace('_', ' ')} kept", row[f"{other}_kept"]) for other in others)
         return ", ".join(f"{what} {count}/{row['fits']}" for what, count in counts if count)
     mean, deviation = row[name], row[f"{name}_{of}"]
     if name == "kernel_evaluations" and not deviation > 0 and math.isfinite(mean):

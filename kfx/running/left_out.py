@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -74,39 +74,47 @@ def _errors_of_forecasts(context: RunContext, kernels: Sequence[Kernel], selecti
     return list(test.errors(own if context.config.outputs.is_separate else own[0], selection.values))
 
 
-def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> list[Kernel]:
+How = Literal["fitted", "initial", "one_length", "smooth"]
+
+
+class Kept(NamedTuple):
+    """The kernel with which a fit ends, and which one it is: fitted, initial, with one length for all features, or with
+    its smooth part alone."""
+
+    kernel: Kernel
+    how: How
+
+
+def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> list[Kept]:
     """For each part the fitted kernel, or the initial one if that has smaller leave-one-out errors, each kernel with
     its best λ; for series all fitted kernels, or all initial ones, by their forecasts.
 
     With a trained length for each feature and few training points, also the kernels with one length for all features,
-    before and after training; the errors are then those of refitted folds, since trained lengths fit the points that
-    are left out one by one too.
+    before and after training, and one that is fitted without its rough part; the errors are then those of refitted
+    folds, since trained lengths fit the points that are left out one by one too.
     """
     selection = context.config.regularization.left_out(context.config)
+
+    def error(kernel: Kernel, part: int) -> float:
+        inner = bare(kernel).fixed_on(some_of(context.tensors[part][0]))
+        return min(_errors_of_candidates(context, part, inner, selection, Streams(context.config.seed)["validation"]))
+
+    def best(part: int, start: Kernel, own: Kernel) -> Kept:
+        if start is own:
+            return Kept(own, "fitted")
+        if _has_few_points(own, context.tensors[part][0]):
+            return _best_refitted(context, part, start, own)
+        return Kept(start, "initial") if error(start, part) < error(own, part) else Kept(own, "fitted")
+
     if selection.how == "backtest":
         before, after = (
             min(_errors_of_forecasts(context, fixed_on(context, own), selection)) for own in (starts, fitted)
         )
-        kept = list(starts if before < after else fitted)
-        remarks.of_kernels_kept(context, kept, starts, fitted)
-        return kept
-
-    def error(kernel: Kernel, part: int) -> float:
-        inner, rng = (
-            bare(kernel).fixed_on(some_of(context.tensors[part][0])),
-            Streams(context.config.seed)["validation"],
-        )
-        return min(_errors_of_candidates(context, part, inner, selection, rng))
-
-    def best(part: int, start: Kernel, own: Kernel) -> Kernel:
-        if start is own:
-            return own
-        if _has_few_points(own, context.tensors[part][0]):
-            return _best_refitted(context, part, start, own)
-        return start if error(start, part) < error(own, part) else own
-
-    kept = [best(part, *pair) for part, pair in enumerate(zip(starts, fitted, strict=True))]
-    remarks.of_kernels_kept(context, kept, starts, fitted)
+        how: How = "initial" if before < after else "fitted"
+        kept = [Kept(kernel, how) for kernel in (starts if before < after else fitted)]
+    else:
+        kept = [best(part, *pair) for part, pair in enumerate(zip(starts, fitted, strict=True))]
+    remarks.of_kernels_kept(context, [how for _, how in kept])
     return kept
 
 
@@ -122,44 +130,61 @@ def _has_few_points(kernel: Kernel, x: torch.Tensor) -> bool:
     return are_trained and len(x) < max(_FEW, POINTS_FOR_A_LENGTH * x[0].numel())
 
 
-def _best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) -> Kernel:
-    """Of the initial kernel, the fitted one, and both with one length for all features, that which predicts refitted
-    folds best."""
+def _best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) -> Kept:
+    """Of the initial kernel, the fitted one, both with one length for all features, and the one fitted without its
+    rough part, that which predicts refitted folds best."""
     from kfx.running.refitted import errors_of_procedures, trained_from
 
-    config, data, alone = context.config, context.tensors[part], _with_one_length(context, part, start)
+    config, data, weights = context.config, context.tensors[part], context.weights(part)
+    alone, smooth = _simpler(context, part, start)
 
     def fitted(begin: Kernel) -> Procedure:
         return partial(trained_from, begin, config)
 
-    weights = context.weights(part)
-    procedures = [fitted(start), lambda *_: start, lambda *_: alone, fitted(alone)]
+    procedures: list[tuple[Procedure, How]] = [
+        (fitted(start), "fitted"),
+        (lambda *_: start, "initial"),
+        (lambda *_: alone, "one_length"),
+        (fitted(alone), "one_length"),
+    ]
+    if smooth is not None:
+        procedures.append((fitted(smooth), "smooth"))
     with WaitMessage("kernels of folds, with a length for each feature and with one for all"):
-        errors, relative = errors_of_procedures(config, data, weights, procedures)
-        if data[0][0].numel() >= len(data[0]):
-            errors[0] = math.inf  # as many lengths as points fit any targets
+        errors, relative = errors_of_procedures(config, data, weights, [each for each, _ in procedures])
+        if data[0][0].numel() >= len(data[0]):  # as many lengths as points fit any targets
+            errors[[how in ("fitted", "smooth") for _, how in procedures]] = math.inf
         best = int(np.argmin(errors))
-        if best in (0, 3) and context.parts[part].labels_train is None:  # a fitted kernel, which may be too sure
+        procedure, how = procedures[best]
+        if best not in (1, 2) and context.parts[part].labels_train is None:  # a fitted kernel, which may be too sure
             context.inflation[part] = max(math.sqrt(relative[best]), 1.0)
         if best < 2:
-            return (own, start)[best]
+            return Kept((own, start)[best], how)
         with contextlib.suppress(NumericalError):
-            alone = procedures[best](data, weights)
-    is_same = in_numpy((data[0] == data[0][0]).all(dim=0))  # what never varied must not count in new points
+            found = procedure(data, weights)
+            return Kept(_for_each_feature(found, start, data[0]) if how == "one_length" else found, how)
+    return Kept(own, "fitted") if how == "smooth" else Kept(_for_each_feature(alone, start, data[0]), how)
+
+
+def _for_each_feature(alone: Kernel, start: Kernel, x: torch.Tensor) -> Kernel:
+    """The kernel with one length as one with a length for each feature of x, (n, features); features that never varied
+    keep the long initial one, so that they do not count in new points."""
+    is_same = in_numpy((x == x[0]).all(dim=0))
     lengths = np.where(is_same, start.parameters["lengths"], alone.parameters["lengths"])
     return start.with_parameters(**{**alone.parameters, "lengths": lengths})
 
 
-def _with_one_length(context: RunContext, part: int, start: Kernel) -> Kernel:
-    """The initial kernel with one length for all features."""
+def _simpler(context: RunContext, part: int, start: Kernel) -> tuple[Kernel, Kernel | None]:
+    """The initial kernel with one length for all features, and with its smooth part alone if it has a rough one."""
     from kfx.kernels.ard import ARD
-    from kfx.kernels.starts import with_one_length
+    from kfx.kernels.starts import with_one_length, with_smooth_part
 
-    inner = bare(start)
+    inner, own = bare(start), start.own_regularization
     assert isinstance(inner, ARD)
-    alone = with_one_length(context.config.kernel, inner, context.parts[part])
-    own = start.own_regularization
-    return alone if own is None else Regularized(alone, own, trained="regularization" in start.trainable)
+    alone, smooth = with_one_length(context.config.kernel, inner, context.parts[part]), with_smooth_part(inner)
+    if own is None:
+        return alone, smooth
+    with_own = partial(Regularized, regularization=own, trained="regularization" in start.trainable)
+    return with_own(alone), None if smooth is None else with_own(smooth)
 
 
 def fixed_on(context: RunContext, kernels: Sequence[Kernel]) -> list[Kernel]:

@@ -194,21 +194,19 @@ def of_errors(context: RunContext, metric: str, before: float, after: float, err
     _tell(context, Event.ERROR_ROSE, shown)
 
 
-def of_kernels_kept(
-    context: RunContext, kept: Sequence[Kernel], starts: Sequence[Kernel], fitted: Sequence[Kernel]
-) -> None:
-    """Note fits that end with the initial kernel, or with one length for all features, because the errors at points
-    left out are smaller."""
+def of_kernels_kept(context: RunContext, kept: Sequence[str]) -> None:
+    """Note fits that end with another kernel than the fitted one, because its errors at points left out are smaller.
+
+    kept: for each fit which one it is, `kfx.running.left_out.How`.
+    """
     errors = "backtest errors" if context.config.dataset.is_series else "errors at points left out"
-    left = [own is not last for own, last in zip(kept, fitted, strict=True)]
-    initial = [own is start and other for own, start, other in zip(kept, starts, left, strict=True)]
-    one_length = [other and not first for other, first in zip(left, initial, strict=True)]
-    for event, which, what in (
-        (Event.INITIAL_KERNEL_KEPT, initial, f"{errors} are larger after training"),
-        (Event.ONE_LENGTH_KEPT, one_length, f"{errors} are larger with a length for each feature"),
+    for event, how, what in (
+        (Event.INITIAL_KERNEL_KEPT, "initial", f"{errors} are larger after training"),
+        (Event.ONE_LENGTH_KEPT, "one_length", f"{errors} are larger with a length for each feature"),
+        (Event.SMOOTH_KEPT, "smooth", f"{errors} are larger with the rough part of the kernel"),
     ):
-        if count := sum(which):
-            folds = f" in {count} of {len(fitted)} {context.config.outputs.unit}s" if len(fitted) > 1 else ""
+        if count := kept.count(how):
+            folds = f" in {count} of {len(kept)} {context.config.outputs.unit}s" if len(kept) > 1 else ""
             _tell(context, event, f"{what}{folds}")
 
 

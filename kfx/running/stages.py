@@ -286,11 +286,10 @@ def _fitted(context: RunContext, starts: Sequence[Kernel]) -> list[Kernel]:
             own = optimizer.weighing(context.weights(number))
             fitted.append(fits.fit(starts[number], own, context.tensors[number], context.streams))
     if config.optimizer.fall_back:
-        kept = better_left_out(context, starts, fitted)
-        changed = [own is start for start, own, last in zip(starts, kept, fitted, strict=True) if own is not last]
-        counts = {"initial_kept": sum(changed), "one_length_kept": changed.count(False), "fits": len(fitted)}
-        context.notes.metrics["fall_back"] = counts
-        context.rejected, fitted = fitted if changed else [], kept
+        kept, how = zip(*better_left_out(context, starts, fitted), strict=True)
+        counts = {f"{other}_kept": how.count(other) for other in ("initial", "one_length", "smooth")}
+        context.notes.metrics["fall_back"] = counts | {"fits": len(fitted)}
+        context.rejected, fitted = fitted if any(counts.values()) else [], list(kept)
         if context.inflation:
             context.notes.metrics["inflation"] = [context.inflation.get(part, 1.0) for part in range(len(fitted))]
     fits.close(starts, fixed_on(context, fitted))
