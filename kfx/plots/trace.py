@@ -126,8 +126,9 @@ def parameters_over_iterations(run: Run) -> Figure | None:
     """
     trace = run.trace
     columns = [c for c in trace.columns if c.startswith("parameter.")]
-    if sum(c.startswith("parameter.lengths.") for c in columns) > _MOST_CURVES:  # they have a picture of their own
-        columns = [c for c in columns if not c.startswith("parameter.lengths.")]
+    of_features = [c for c in columns if c.startswith(("parameter.lengths.", "parameter.stretch."))]
+    if len(of_features) > _MOST_CURVES:  # they have a picture of their own
+        columns = [c for c in columns if c not in of_features]
     moved = [c for c in columns if trace[c].nunique() > 1]
     if trace.empty or not moved or run.config.optimizer.name == "grid":
         return None
