@@ -113,8 +113,8 @@ def load(overrides: Sequence[str] = (), search_path: str | None = None) -> Confi
 def check_hydra(node: DictConfig, overrides: Sequence[str], search_path: str | None) -> None:
     """ConfigError if a `hydra` node, composed from the words, holds a setting that kfx does not allow to change."""
     keys = {word.lstrip("+~").partition("=")[0] for word in overrides}
-    others = any(key.startswith("hydra") and key.removeprefix("hydra.") not in hydra_node.FOLDERS for key in keys)
-    if others or search_path is not None:  # kfx's own presets change nothing else there
+    others = any("hydra" in key and key.removeprefix("hydra.") not in hydra_node.FOLDERS for key in keys)
+    if others or search_path is not None:  # as dataset@hydra.callbacks too; kfx's own presets change nothing else there
         hydra_node.check(node, _usual_hydra_node())
 
 

@@ -495,6 +495,7 @@ def test_compare(kfx, in_folder):
         "hydra.sweeper._target_=subprocess.run",
         "+hydra.callbacks.x._target_=os.system",
         "+hydra.callbacks.x._target_=hydra.utils.get_method",
+        "+dataset@hydra.callbacks.x=table",
         "+kernel.bounds.sigma._target_=os.system",
         "+dataset._target_=builtins.eval",
         "kernel.sigma=${oc.env:HOME}",
