@@ -171,6 +171,9 @@ def test_the_rough_part_starts_with_the_lengths_of_the_sum_of_absolute_differenc
     one = kernel.with_one_length()
     assert one.trainable == ("lengths", "roughness")
     assert isinstance(one.parameters["lengths"], float)
+    bounds = ["kernel=smooth_and_rough", "kernel.initial=explicit", "kernel.bounds.stretch=[1.2,1.5]"]
+    load(bounds)
+    assert start(points(50, 4), *bounds).parameters["stretch"].tolist() == [1.5] * 4
 
 
 def test_the_length_of_a_feature_is_that_of_the_part_in_which_it_is_shorter():
@@ -350,7 +353,8 @@ def test_a_regression_needs_points_for_the_lengths(kfx, in_folder):
     assert [load(each).kernel.name for each in asked] == ["matern", "smooth_and_rough"]
     folds = [*words, "dataset.test=0", "evaluation=k_fold", "evaluation.folds=2", "kernel.ard=null"]
     assert load([*folds, "dataset.n_train=14"]).kernel.ard is False, "each fold leaves 7 points"
-    assert load([*folds, "dataset.n_train=16"]).kernel.name == "smooth_and_rough"
+    standing = load([*folds, "dataset.n_train=16"]).kernel
+    assert standing == load([*folds[:-1], "dataset.n_train=16", "kernel=smooth_and_rough"]).kernel
 
 
 FEW_ROWS = 3 * 16

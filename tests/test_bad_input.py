@@ -106,6 +106,12 @@ BAD = [
     (["kernel.trainable=[gamma]"], "kernel=rbf", "no parameter 'gamma'; it has sigma"),
     (["kernel.bounds.sigma=[2,3]"], "kernel.sigma=1", "moves it within [2, 3]"),
     (["kernel.bounds.sigma=[3,2]"], "kernel.bounds", "low < high"),
+    (["kernel=smooth_and_rough", "kernel.bounds.roughness=[2,3]"], "kernel.roughness=1", "start inside"),
+    (
+        ["kernel=smooth_and_rough", "optimizer=grid", "optimizer.parameter=stretch"],
+        "optimizer.parameter=stretch",
+        "a value for each feature",
+    ),
     (["kernel=nngp", "kernel.bias_variance=0"], "kernel.bias_variance=0", "start inside"),
     (["dataset.preprocess=[whiten]"], "dataset.preprocess=['whiten']", "center, unit_norm, mean_norm, normalize"),
     (["device=cuda"], "device=cuda", "device=cpu"),

@@ -76,6 +76,10 @@ class KernelPart(Part, Protocol):
         """Return whether the kernel has one length, which may be taken from the data."""
         return False
 
+    def set_by_points(self, kernel: Any) -> set[str | None]:
+        """Return the parameters of the kernel as built whose initial values wait for the training points."""
+        return set()
+
 
 class ObjectivePart(Part, Protocol):
     trains_regularization: ClassVar[bool] = False

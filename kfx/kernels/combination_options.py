@@ -202,7 +202,11 @@ class SmoothAndRoughOption(OfLengthsOption):
     def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         from kfx.kernels.ard import ARD
 
-        return ARD(self.constructor()(self.roughness), 1.0, **common)
+        bounds = {name: pair for name, pair in (common["bounds"] or {}).items() if name == "stretch"}
+        return ARD(self.constructor()(self.roughness, bounds=bounds), 1.0, **common)
+
+    def set_by_points(self, kernel: Kernel) -> set[str | None]:
+        return {*super().set_by_points(kernel), "stretch"}
 
     def takes_length_from_points(self, config: ConfigView) -> bool:
         return config.dataset.is_own and self.initial == "median_distance"

@@ -131,6 +131,10 @@ class KernelOption(Option, KernelPart):
     def check_device(self, name: str, device: torch.device) -> None:
         """Raise ConfigError where the kernel cannot be computed on a device. name: the device as configured."""
 
+    def set_by_points(self, kernel: Kernel) -> set[str | None]:
+        """Return the parameters of the kernel as built whose initial values wait for the training points."""
+        return {kernel.length} if self.initial in LENGTHS else set()
+
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         """Raise ConfigError where the configured start does not fit the kernel as built."""
         if self.initial in LENGTHS and kernel.length is None:

@@ -34,7 +34,9 @@ class AutoKernelOption(DistanceOption):
         is_plain = not own.has_classes and all(fields[name] == self.defaults()[name] for name in of_length)
         if not (is_plain and matern.settled(config)["ard"]):
             return matern
-        return OPTIONS["kernel"]["smooth_and_rough"](**{k: v for k, v in fields.items() if k not in of_length})
+        chosen = OPTIONS["kernel"]["smooth_and_rough"]
+        rest = {name: value for name, value in fields.items() if name not in of_length}
+        return chosen(**rest, bounds=chosen.defaults()["bounds"])
 
 
 @option("kernel", "rbf", "Gaussian kernel exp(-r^2 / (2 sigma^2))")

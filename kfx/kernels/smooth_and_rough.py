@@ -20,7 +20,7 @@ class SmoothAndRough(Composed):
     """k(x, x') + c² exp(−Σ_d |x_d − x'_d| / s_d), where k is Matérn's kernel with ν = 5/2 and the length 1.
 
     roughness: c > 0. stretch: s, (features,), > 0; a number t stands for t √D in each of D features, because a sum of D
-    differences is up to √D times their distance.
+    differences is up to √D times their distance, or for the nearer end of its bounds.
 
     The smooth part follows what varies slowly with a feature, the rough part steps and features of few values. In `ARD`
     its lengths are those of the smooth part, and s ℓ those of the rough one, so that a feature can matter to one part
@@ -42,7 +42,8 @@ class SmoothAndRough(Composed):
         smooth, rough = self.parts
         stretch = rough.parameters["lengths"]
         if isinstance(stretch, float):
-            rough = rough.with_parameters(lengths=stretch * math.sqrt(count))
+            low, high = self.limits["stretch"]
+            rough = rough.with_parameters(lengths=min(max(stretch * math.sqrt(count), low), high))
         return self._with_parts([smooth, rough.for_features(count, names)])
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:

@@ -12,7 +12,7 @@ from kfx.config.fields import FieldError, flag, number, ranged, rising, word
 from kfx.config.option import Option, Settings, option
 from kfx.config.parts import ConfigView, OptimizerPart
 from kfx.config.rules import STILL_POINTS, needs, refuses, rows
-from kfx.kernels.kernel_option import KernelOption
+from kfx.kernels.kernel_option import RANDOM, KernelOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -97,10 +97,11 @@ class OptimizerOption(Option, OptimizerPart):
 
         from kfx.numerics.arrays import in_numpy
 
-        if not self.keeps_within_bounds or config.kernel.initial != "explicit":
+        if not self.keeps_within_bounds or config.kernel.initial in RANDOM:
             return
         flat, (lows, highs) = in_numpy(kernel.flat), kernel.bounds.T
-        for i in np.flatnonzero((flat < lows) | (flat > highs))[:1]:
+        given = ~np.isin(kernel.keys, [name for name in config.kernel.set_by_points(kernel) if name])
+        for i in np.flatnonzero(given & ((flat < lows) | (flat > highs)))[:1]:
             raise ConfigError(
                 f"kernel.{kernel.names[i]}={flat[i]:g}: optimizer {self.name} moves it within [{lows[i]:g}, "
                 f"{highs[i]:g}]; start inside, or set kernel.bounds.{kernel.keys[i]}=[low,high]"

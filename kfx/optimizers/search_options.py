@@ -122,6 +122,11 @@ class GridOption(OptimizerOption):
         if name not in kernel.names:
             known = ", ".join(kernel.names[:_MOST_NAMED]) + (" …" if len(kernel.names) > _MOST_NAMED else "")
             raise ConfigError(f"optimizer.parameter={name}: not a trainable parameter; takes {known}")
+        if self.parameter and name not in kernel.for_features(2).names:
+            raise ConfigError(
+                f"optimizer.parameter={name}: has a value for each feature; name a parameter that is one number, "
+                "or take a kernel with one length, as kernel=matern kernel.ard=false"
+            )
         low, high = kernel.bounds[kernel.names.index(name)]
         if self.bounds is None and not (math.isfinite(low) and math.isfinite(high)):
             raise ConfigError(f"optimizer.bounds=null: {name} has no bounds; set [low,high]")
