@@ -424,6 +424,15 @@ def test_as_many_lengths_as_rows_are_never_kept(name):
     assert any("fall_back" in remark for remark in classes.remarks_)
 
 
+def test_one_feature_is_not_compared_with_one_length():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 1))
+    y = np.sin(2 * x[:, 0]) + rng.normal(size=60)
+    fitted = KernelFlowRegressor(optimizer={"name": "adam", "iterations": 5}).fit(x, y)
+    assert any("larger after training" in remark for remark in fitted.remarks_)
+    assert not any("a length for each feature" in remark for remark in fitted.remarks_)
+
+
 def test_a_run_that_ends_with_one_length_is_recorded(kfx, few_rows):
     x, targets = few_rows
     frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(16)]).assign(y=targets["all"])[: 2 * FEW_ROWS]

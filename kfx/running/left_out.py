@@ -141,21 +141,21 @@ def _best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) -
     def fitted(begin: Kernel) -> Procedure:
         return partial(trained_from, begin, config)
 
-    procedures: list[tuple[Procedure, How]] = [
-        (fitted(start), "fitted"),
-        (lambda *_: start, "initial"),
-        (lambda *_: alone, "one_length"),
-        (fitted(alone), "one_length"),
+    procedures: list[tuple[Procedure, How, bool]] = [
+        (fitted(start), "fitted", True),
+        (lambda *_: start, "initial", False),
     ]
+    if data[0][0].numel() > 1:  # else a length for each feature is one length
+        procedures += [(lambda *_: alone, "one_length", False), (fitted(alone), "one_length", True)]
     if smooth is not None:
-        procedures.append((fitted(smooth), "smooth"))
+        procedures.append((fitted(smooth), "smooth", True))
     with WaitMessage("kernels of folds, with a length for each feature and with one for all"):
-        errors, relative = errors_of_procedures(config, data, weights, [each for each, _ in procedures])
+        errors, relative = errors_of_procedures(config, data, weights, [each for each, *_ in procedures])
         if data[0][0].numel() >= len(data[0]):  # as many lengths as points fit any targets
-            errors[[how in ("fitted", "smooth") for _, how in procedures]] = math.inf
+            errors[[how in ("fitted", "smooth") for _, how, _ in procedures]] = math.inf
         best = int(np.argmin(errors))
-        procedure, how = procedures[best]
-        if best not in (1, 2) and context.parts[part].labels_train is None:  # a fitted kernel, which may be too sure
+        procedure, how, is_fitted = procedures[best]
+        if is_fitted and context.parts[part].labels_train is None:  # it may be too sure
             context.inflation[part] = max(math.sqrt(relative[best]), 1.0)
         if best < 2:
             return Kept((own, start)[best], how)
