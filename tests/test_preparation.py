@@ -14,6 +14,7 @@ from kfx.config.choices import STEPS, WARPS
 from kfx.data.dataset import Dataset, preprocess, with_targets
 from kfx.data.steps import StepSettings, fitted
 from kfx.data.warps import Warp
+from kfx.estimators.recorded import Model
 from kfx.numerics import calibration
 from kfx.outcomes import DataError
 
@@ -324,3 +325,20 @@ def test_draws_have_the_deviation_of_predictions():
     latent = model.predict(x[:4], return_std=True)[1] ** 2 - drawn.var(axis=1)
     np.testing.assert_allclose(latent, latent.mean(), rtol=0.05)  # what is left is the noise
     assert latent.mean() > 0
+
+
+def test_a_gram_matrix_is_that_of_the_points_and_the_kernel_of_a_run(kfx, in_folder):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": np.exp(3 * rng.normal(size=120)), "b": rng.normal(size=120)})
+    frame.assign(y=np.log(frame["a"]) + frame["b"] ** 2).to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "device.precision_check=off"]
+    code, _, err = kfx("gram", *words, "--output", "g")
+    assert (code, "quantile" in err) == (0, True), err
+    assert kfx("run", *words, "optimizer.iterations=1", "optimizer.fall_back=false", "hydra.run.dir=r")[0] == 0
+    run = load_run("r")
+    assert run.metrics["preparation"][0]["preprocess"][0] == "quantile"
+    initial = run.metrics["parameters"]["initial"]
+    kernel = run.kernel.with_parameters(**{name: initial[name] for name in ("lengths", "roughness", "stretch")})
+    points = Model.of_run(run).predictor.interpolant.points.numpy()
+    expected, found = (np.linalg.eigvalsh(each) for each in (kernel.gram(points), np.load("g/gram.npy")))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)

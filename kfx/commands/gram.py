@@ -42,7 +42,7 @@ def _gram(parsed: argparse.Namespace) -> int:
 
     _require(parsed)
     load_plugins(parsed.plugin)
-    unused = ["sampler.batch_size=null", "evaluation.n_interpolation=[1]", "optimizer=none"]  # a Gram needs none
+    unused = ["sampler.batch_size=null", "evaluation.n_interpolation=[1]"]  # a Gram matrix needs none
     exact = ["evaluation.solver=cholesky", "evaluation.centres=null", "evaluation.choose=null"]
     cluster = [f"{key}={quoted(str(value))}" for key, value in of_cluster(parsed).items()]
     settings = load([*unused, *parsed.overrides, *exact, *cluster])

@@ -17,8 +17,11 @@ from kfx.numerics.arrays import some_of
 from kfx.numerics.process import exclusively, set_switches
 from kfx.numerics.streams import Streams
 from kfx.outcomes import StoreError
+from kfx.running.context import Machine
 from kfx.running.disk import workers
-from kfx.screen.progress import Steps, WaitMessage
+from kfx.running.journals import Unrecorded
+from kfx.running.stages import prepared
+from kfx.screen.progress import Steps, WaitMessage, say
 from kfx.store.gram_store import GRAM, TEST, GramStore
 from kfx.store.gram_work import GramWork
 from kfx.store.identity import finite
@@ -104,9 +107,11 @@ def verify(folder: Path, drop: bool) -> tuple[list[str], bool]:
 def _configured(config: Config) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
     """The initial kernel of a run, and the training and the test points."""
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
-    set_switches(config.device.allow_tf32)
-    streams = Streams(config.seed)
-    data = config.dataset.preprocessed(config.dataset.load(streams["data"]))
+    machine = Machine(device, dtype, threads.available(), set_switches(config.device.allow_tf32))
+    streams, notes = Streams(config.seed), Unrecorded(Path())
+    (data,) = prepared(config, [config.dataset.load(streams["data"])], machine, notes)
+    for remark in notes.remarks:
+        say(f"kfx: {remark}")
     built = config.kernel.build(config.dataset.image).to(dtype, device)
     kernel = candidates(config.kernel, built, [data], streams["initial_parameters"])[0][0]
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
