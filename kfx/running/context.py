@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -109,6 +109,17 @@ class RunContext:
         """The kernels of a fold: one, or one for each output."""
         count = len(self.parts) // len(self.folds)
         return kernels[fold * count : (fold + 1) * count]
+
+
+How = Literal["fitted", "initial", "one_length", "smooth"]
+
+
+class Kept(NamedTuple):
+    """The kernel with which a fit ends, and which one it is: fitted, initial, with one length for all features, or with
+    its smooth part alone."""
+
+    kernel: Kernel
+    how: How
 
 
 def tensors_of(part: Dataset, machine: Machine) -> Tensors:

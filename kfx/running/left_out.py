@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,16 +11,11 @@ from kfx.kernels import Kernel, Regularized
 from kfx.kernels.kernel_option import POINTS_FOR_A_LENGTH
 from kfx.kernels.regularized import bare
 from kfx.numerics import threads
-from kfx.numerics.arrays import in_numpy, some_of
+from kfx.numerics.arrays import some_of
 from kfx.numerics.streams import Streams
 from kfx.objectives.selection import Selection
-from kfx.outcomes import NumericalError
 from kfx.running import remarks
-from kfx.running.context import RunContext
-from kfx.screen.progress import WaitMessage
-
-if TYPE_CHECKING:
-    from kfx.running.refitted import Procedure
+from kfx.running.context import How, Kept, RunContext
 
 
 def with_selected(context: RunContext, kernels: Sequence[Kernel], selection: Selection) -> list[Kernel]:
@@ -74,17 +65,6 @@ def _errors_of_forecasts(context: RunContext, kernels: Sequence[Kernel], selecti
     return list(test.errors(own if context.config.outputs.is_separate else own[0], selection.values))
 
 
-How = Literal["fitted", "initial", "one_length", "smooth"]
-
-
-class Kept(NamedTuple):
-    """The kernel with which a fit ends, and which one it is: fitted, initial, with one length for all features, or with
-    its smooth part alone."""
-
-    kernel: Kernel
-    how: How
-
-
 def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> list[Kept]:
     """For each part the fitted kernel, or the initial one if that has smaller leave-one-out errors, each kernel with
     its best λ; for series all fitted kernels, or all initial ones, by their forecasts.
@@ -103,7 +83,9 @@ def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Seque
         if start is own:
             return Kept(own, "fitted")
         if _has_few_points(own, context.tensors[part][0]):
-            return _best_refitted(context, part, start, own)
+            from kfx.running.refitted import best_refitted
+
+            return best_refitted(context, part, start, own)
         return Kept(start, "initial") if error(start, part) < error(own, part) else Kept(own, "fitted")
 
     if selection.how == "backtest":
@@ -128,63 +110,6 @@ def _has_few_points(kernel: Kernel, x: torch.Tensor) -> bool:
 
     are_trained = isinstance(bare(kernel), ARD) and "lengths" in kernel.trainable
     return are_trained and len(x) < max(_FEW, POINTS_FOR_A_LENGTH * x[0].numel())
-
-
-def _best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) -> Kept:
-    """Of the initial kernel, the fitted one, both with one length for all features, and the one fitted without its
-    rough part, that which predicts refitted folds best."""
-    from kfx.running.refitted import errors_of_procedures, trained_from
-
-    config, data, weights = context.config, context.tensors[part], context.weights(part)
-    alone, smooth = _simpler(context, part, start)
-
-    def fitted(begin: Kernel) -> Procedure:
-        return partial(trained_from, begin, config)
-
-    procedures: list[tuple[Procedure, How, bool]] = [
-        (fitted(start), "fitted", True),
-        (lambda *_: start, "initial", False),
-    ]
-    if data[0][0].numel() > 1:  # else a length for each feature is one length
-        procedures += [(lambda *_: alone, "one_length", False), (fitted(alone), "one_length", True)]
-    if smooth is not None:
-        procedures.append((fitted(smooth), "smooth", True))
-    with WaitMessage("kernels of folds, with a length for each feature and with one for all"):
-        errors, relative = errors_of_procedures(config, data, weights, [each for each, *_ in procedures])
-        if data[0][0].numel() >= len(data[0]):  # as many lengths as points fit any targets
-            errors[[how in ("fitted", "smooth") for _, how, _ in procedures]] = math.inf
-        best = int(np.argmin(errors))
-        procedure, how, is_fitted = procedures[best]
-        if is_fitted and context.parts[part].labels_train is None:  # it may be too sure
-            context.inflation[part] = max(math.sqrt(relative[best]), 1.0)
-        if best < 2:
-            return Kept((own, start)[best], how)
-        with contextlib.suppress(NumericalError):
-            found = procedure(data, weights)
-            return Kept(_for_each_feature(found, start, data[0]) if how == "one_length" else found, how)
-    return Kept(own, "fitted") if how == "smooth" else Kept(_for_each_feature(alone, start, data[0]), how)
-
-
-def _for_each_feature(alone: Kernel, start: Kernel, x: torch.Tensor) -> Kernel:
-    """The kernel with one length as one with a length for each feature of x, (n, features); features that never varied
-    keep the long initial one, so that they do not count in new points."""
-    is_same = in_numpy((x == x[0]).all(dim=0))
-    lengths = np.where(is_same, start.parameters["lengths"], alone.parameters["lengths"])
-    return start.with_parameters(**{**alone.parameters, "lengths": lengths})
-
-
-def _simpler(context: RunContext, part: int, start: Kernel) -> tuple[Kernel, Kernel | None]:
-    """The initial kernel with one length for all features, and with its smooth part alone if it has a rough one."""
-    from kfx.kernels.ard import ARD
-    from kfx.kernels.starts import with_one_length, with_smooth_part
-
-    inner, own = bare(start), start.own_regularization
-    assert isinstance(inner, ARD)
-    alone, smooth = with_one_length(context.config.kernel, inner, context.parts[part]), with_smooth_part(inner)
-    if own is None:
-        return alone, smooth
-    with_own = partial(Regularized, regularization=own, trained="regularization" in start.trainable)
-    return with_own(alone), None if smooth is None else with_own(smooth)
 
 
 def fixed_on(context: RunContext, kernels: Sequence[Kernel]) -> list[Kernel]:

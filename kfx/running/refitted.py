@@ -6,8 +6,11 @@ parameters have seen it. Here each fold is predicted by a kernel that was fitted
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,14 +23,15 @@ from kfx.evaluation.judges import Tensors
 from kfx.evaluation.systems import InMemory
 from kfx.experiment.config import Config
 from kfx.files import Document
-from kfx.kernels import Kernel
+from kfx.kernels import Kernel, Regularized
+from kfx.kernels.ard import ARD
 from kfx.kernels.regularized import bare
-from kfx.kernels.starts import candidates
+from kfx.kernels.starts import candidates, with_one_length, with_smooth_part
 from kfx.numerics.arrays import in_numpy, some_of
 from kfx.numerics.streams import Streams
 from kfx.optimizers.journal import Journal
 from kfx.outcomes import DataError, NumericalError
-from kfx.running.context import Machine, tensors_of
+from kfx.running.context import How, Kept, Machine, RunContext, tensors_of
 from kfx.screen.progress import WaitMessage
 
 _FOLDS = 3
@@ -156,3 +160,55 @@ def errors_of_procedures(
             errors[number] += squares.sum()
             relative[number] += (squares / deviation**2).sum()
     return errors, relative
+
+
+def best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) -> Kept:
+    """Of the initial kernel, the fitted one, both with one length for all features, and the one fitted without its
+    rough part, that which predicts refitted folds best."""
+    config, data, weights = context.config, context.tensors[part], context.weights(part)
+    alone, smooth = _simpler(context, part, start)
+
+    def fitted(begin: Kernel) -> Procedure:
+        return partial(trained_from, begin, config)
+
+    procedures: list[tuple[Procedure, How, bool]] = [
+        (fitted(start), "fitted", True),
+        (lambda *_: start, "initial", False),
+    ]
+    if data[0][0].numel() > 1:  # else a length for each feature is one length
+        procedures += [(lambda *_: alone, "one_length", False), (fitted(alone), "one_length", True)]
+    if smooth is not None:
+        procedures.append((fitted(smooth), "smooth", True))
+    with WaitMessage("kernels of folds, with a length for each feature and with one for all"):
+        errors, relative = errors_of_procedures(config, data, weights, [each for each, *_ in procedures])
+        if data[0][0].numel() >= len(data[0]):  # as many lengths as points fit any targets
+            errors[[how in ("fitted", "smooth") for _, how, _ in procedures]] = math.inf
+        best = int(np.argmin(errors))
+        procedure, how, is_fitted = procedures[best]
+        if is_fitted and context.parts[part].labels_train is None:  # it may be too sure
+            context.inflation[part] = max(math.sqrt(relative[best]), 1.0)
+        if best < 2:
+            return Kept((own, start)[best], how)
+        with contextlib.suppress(NumericalError):
+            found = procedure(data, weights)
+            return Kept(_for_each_feature(found, start, data[0]) if how == "one_length" else found, how)
+    return Kept(own, "fitted") if how == "smooth" else Kept(_for_each_feature(alone, start, data[0]), how)
+
+
+def _for_each_feature(alone: Kernel, start: Kernel, x: torch.Tensor) -> Kernel:
+    """The kernel with one length as one with a length for each feature of x, (n, features); features that never varied
+    keep the long initial one, so that they do not count in new points."""
+    is_same = in_numpy((x == x[0]).all(dim=0))
+    lengths = np.where(is_same, start.parameters["lengths"], alone.parameters["lengths"])
+    return start.with_parameters(**{**alone.parameters, "lengths": lengths})
+
+
+def _simpler(context: RunContext, part: int, start: Kernel) -> tuple[Kernel, Kernel | None]:
+    """The initial kernel with one length for all features, and with its smooth part alone if it has a rough one."""
+    inner, own = bare(start), start.own_regularization
+    assert isinstance(inner, ARD)
+    alone, smooth = with_one_length(context.config.kernel, inner, context.parts[part]), with_smooth_part(inner)
+    if own is None:
+        return alone, smooth
+    with_own = partial(Regularized, regularization=own, trained="regularization" in start.trainable)
+    return with_own(alone), None if smooth is None else with_own(smooth)
