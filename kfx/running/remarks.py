@@ -197,7 +197,7 @@ def of_errors(context: RunContext, metric: str, before: float, after: float, err
 def of_kernels_kept(context: RunContext, kept: Sequence[str]) -> None:
     """Note fits that end with another kernel than the fitted one, because its errors at points left out are smaller.
 
-    kept: for each fit which one it is, `kfx.running.left_out.How`.
+    kept: for each fit which one it is, `kfx.running.context.How`.
     """
     errors = "backtest errors" if context.config.dataset.is_series else "errors at points left out"
     for event, how, what in (
