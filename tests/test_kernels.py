@@ -401,10 +401,12 @@ def test_errors_say_what_was_expected(build, message):
 
 
 @pytest.mark.parametrize(
-    "kernel", [RBF(1.7), Matern(1.3), Matern(1.3, nu=1.5), RationalQuadratic(1.0, 1.1), Laplace(2.0)], ids=str
+    "kernel",
+    [RBF(1.7), Matern(1.3), Matern(1.3, nu=1.5), RationalQuadratic(1.0, 1.1), Laplace(2.0), SmoothAndRough(0.7, 2.0)],
+    ids=str,
 )
 def test_a_gram_matrix_computed_in_blocks_has_the_bits_of_a_whole_one(kernel, monkeypatch):
-    monkeypatch.setattr(stationary, "_ENTRIES", 1 << 12)
+    monkeypatch.setattr(stationary, "AT_A_TIME", 1 << 12)
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(301, 5)))
     assert torch.equal(kernel.gram(x), kernel.pullback(x)[0])  # a pullback keeps distances and values, both whole
     assert torch.equal(kernel.gram(x, x[:290]).diagonal(), kernel.gram(x[:290], x).diagonal())

@@ -43,9 +43,12 @@ def _gram(parsed: argparse.Namespace) -> int:
     _require(parsed)
     load_plugins(parsed.plugin)
     unused = ["sampler.batch_size=null", "evaluation.n_interpolation=[1]"]  # a Gram matrix needs none
+    unmoved = "optimizer=none"  # takes parameters beyond their bounds
     exact = ["evaluation.solver=cholesky", "evaluation.centres=null", "evaluation.choose=null"]
     cluster = [f"{key}={quoted(str(value))}" for key, value in of_cluster(parsed).items()]
-    settings = load([*unused, *parsed.overrides, *exact, *cluster])
+    settings = load([*unused, unmoved, *parsed.overrides, *exact, *cluster])
+    if settings.dataset.is_own:  # the kernel with which training begins is not that of no training
+        settings = load([*unused, *parsed.overrides, *exact, *cluster])
     preflight.check([settings])
     if parsed.store is not None:
         print(fill(settings, parsed.store, parsed.test, parsed.tile).folder)

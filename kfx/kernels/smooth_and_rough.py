@@ -8,12 +8,13 @@ from typing import ClassVar, Self, Unpack
 
 import torch
 
+from kfx.kernels import stationary
 from kfx.kernels.ard import ARD
 from kfx.kernels.base import Composed
 from kfx.kernels.combination_options import SmoothAndRoughOption
 from kfx.kernels.covariance import Pull
 from kfx.kernels.parameters import Bounds, Given, Training, Value
-from kfx.kernels.stationary import AT_A_TIME, Laplace, Matern
+from kfx.kernels.stationary import Laplace, Matern
 
 
 class SmoothAndRough(Composed):
@@ -49,7 +50,7 @@ class SmoothAndRough(Composed):
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         (smooth, rough), others = self.parts, x if y is None else y
         gram, c = smooth._gram(x, y), self._scalar("roughness")
-        rows = max(1, AT_A_TIME // max(1, len(others)))
+        rows = max(1, stationary.AT_A_TIME // max(1, len(others)))
         for some in range(0, len(x), rows):  # whole, the rough part would take as much memory again
             gram[some : some + rows].add_(rough._gram(x[some : some + rows], others), alpha=c**2)
         return gram
