@@ -562,3 +562,13 @@ def test_masked_targets_and_labels_in_another_order_are_refused():
     assert forecaster.predict(2, series=both).shape == (2, 2)
     with pytest.raises(ValueError, match="the fit had a, b"):
         forecaster.predict(2, series=both[["b", "a"]])
+
+
+def test_the_order_in_memory_does_not_matter():
+    x = np.random.default_rng(0).normal(size=(80, 4))
+    y = np.sin(x[:, 0]) + x[:, 1]
+    in_rows, in_columns = (
+        KernelFlowRegressor(optimizer={"name": "adam", "iterations": 3}).fit(each, y)
+        for each in (x, np.asfortranarray(x))
+    )
+    assert np.array_equal(in_rows.predict(x), in_columns.predict(np.asfortranarray(x)))

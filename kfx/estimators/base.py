@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # torch is imported by the first fit, so that `import kfx` in
     from kfx.numerics.regularization import Regularization
     from kfx.objectives import base as objectives
 
-_ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64, "ensure_all_finite": "allow-nan"}
+_ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64, "ensure_all_finite": "allow-nan", "order": "C"}
 
 
 class KernelFlow(Portable, BaseEstimator, abc.ABC):
