@@ -318,11 +318,11 @@ def test_the_table_of_the_readme_is_predicted_as_it_says(kfx, in_folder):
             mse[kernel].append(found[kernel])
     text = " ".join(README.read_text().split())
     assert np.mean(mse["trained"]) == pytest.approx(float(re.search(r"mean test mse is (\d+)", text)[1]), rel=0.005)
-    said = re.findall(r"(\d+), a difference of (\d+) ± (\d+)", text)
+    said = re.findall(r"(\d+), a difference of ([−\d]+) ± (\d+)", text)
     for other, numbers in zip(("forest", "initial"), said, strict=True):
         gain = np.subtract(mse[other], mse["trained"])
         found = np.mean(mse[other]), gain.mean(), gain.std(ddof=1) / np.sqrt(5)
-        assert found == pytest.approx([float(each) for each in numbers], rel=0.005, abs=2)
+        assert found == pytest.approx([float(each.replace("−", "-")) for each in numbers], rel=0.005, abs=2)
 
 
 def test_papers_data_keep_what_their_experiments_state():
