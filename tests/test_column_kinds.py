@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 
 from kfx import KernelFlowClassifier, KernelFlowRegressor, load_run
+from kfx.data.cells import PLAIN
+from kfx.data.column_kinds import kind_of
 from kfx.experiment.compose import load
 from kfx.outcomes import DataError
 
@@ -182,6 +184,7 @@ FAULTS = {
     "printed minus signs": (["−1.5", "−2.5"] * 30, "holds '−1.5' in row 1, which is no number"),
     "losses in brackets": (["(1.5)", "(2.5)"] * 30, "holds '(1.5)' in row 1, which is no number"),
     "two readings": (["03/04/2020", "05/06/2020"] * 30, "which may be 2020-03-04 or 2020-04-03"),
+    "years of two digits": (["15/03/75", "16/04/60"] * 30, "holds '16/04/60' in row 2, which may be of 1960 or 2060"),
     "a day that is none": (["2020-02-30"] * 60, "have no reading in common"),
 }
 
@@ -200,7 +203,9 @@ def test_faults_are_told_by_frames_and_files_alike(kfx, in_folder, name):
 
 def test_all_faults_are_in_one_message(kfx, in_folder):
     frame = pd.DataFrame({name: values for name, (values, _) in FAULTS.items()})
-    with pytest.raises(ValueError, match=r"row 60.*; column .*and the like in .*two readings, a day that is none"):
+    with pytest.raises(
+        ValueError, match=r"row 60.*; column .*and the like in .*two readings, years of two digits, a day that is none"
+    ):
         KernelFlowRegressor().fit(frame, np.arange(60.0))
     y = pd.Series(np.arange(60) / 7).mask(np.arange(60) == 2)
     frame.assign(y=y).to_csv("t.csv", index=False)
@@ -271,3 +276,10 @@ def test_a_row_of_weight_zero_says_nothing_of_features():
     same = KernelFlowRegressor(optimizer="none").fit(extra, y, weights)
     assert same._encoding.names == fits._encoding.names
     np.testing.assert_array_equal(same.predict(frame), fits.predict(frame))
+
+
+def test_a_year_of_two_digits_in_new_rows_is_of_one_century():
+    days = pd.Series(["15/03/75", "16/04/99", "17/05/04"])
+    kind = kind_of(days)
+    assert kind.read(days, PLAIN).astype("M8[Y]").astype(str).tolist() == ["1975", "1999", "2004"]
+    assert np.isnat(kind.read(pd.Series(["15/03/60"]), PLAIN)).all()

@@ -6,11 +6,13 @@ import bz2
 import gzip
 import lzma
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from kfx.data import row_file, text_file
 from kfx.data.cells import Form, numbers_of
 from kfx.experiment.compose import load
 from kfx.outcomes import DataError
@@ -128,11 +130,59 @@ def test_what_cannot_be_read_is_refused_by_tables_and_series_alike(kfx, in_folde
     assert said in err
 
 
-def test_a_column_of_one_value_a_line_has_no_blank_lines(kfx, in_folder):
-    (in_folder / "t.csv").write_text("v\n" + "1.5\n2\n\n3\n" * 9)
-    code, _, err = kfx("run", "dataset=series", "dataset.path=t.csv", "dataset.lags=1")
+@pytest.mark.parametrize("blank", ["", "  ", "\t", " \t ", "\r"])
+def test_a_column_of_one_value_a_line_has_no_blank_lines(kfx, in_folder, blank):
+    path = in_folder / "t.csv"
+    path.write_text("v\n" + f"1.5\n2\n{blank}\n3\n" * 9)
+    code, _, err = kfx("run", "dataset=series", f"dataset.path={path}", "dataset.lags=1")
     assert code == 2
     assert "line 4 is blank; write NA for a missing value" in err
+    with pytest.raises(DataError, match="line 4 is blank"):
+        list(text_file.chunks(path, ["v"], Form(), 3))
+
+
+@pytest.mark.parametrize("content", ["a,b\n1,2\n{}\n3,4\n", "{}\na,b\n1,2\n3,4\n", "a,b\n1,2\n3,4\n{}\n{}\n"])
+@pytest.mark.parametrize("blank", ["", " ", "\t", "  \t"])
+def test_blank_lines_of_several_columns_and_around_all_rows_are_no_rows(in_folder, content, blank):
+    path = in_folder / "t.csv"
+    path.write_text(content.format(blank, blank))
+    assert text_file.header(path, Form()) == (["a", "b"], ",")
+    expected = [["1", "2"], ["3", "4"]]
+    assert text_file.read(path, ["a", "b"], Form(), ["a", "b"], None).to_numpy().tolist() == expected
+    ((frame, broken),) = text_file.chunks(path, ["a", "b"], Form(), 10)
+    assert (frame.to_numpy().tolist(), dict(broken)) == (expected, {})
+
+
+@pytest.mark.parametrize(
+    ("encoding", "mark"), [("utf-8", True), ("UTF_8", True), ("utf8", False), ("utf-16", False), ("utf-16-le", True)]
+)
+def test_a_byte_order_mark_is_no_part_of_a_name(in_folder, encoding, mark):
+    path = in_folder / "t.csv"
+    path.write_bytes((("\ufeff" if mark else "") + '"ä, b",y\n1,2\n3,4\n').encode(encoding))
+    form = Form(encoding=encoding)
+    assert text_file.header(path, form) == (["ä, b", "y"], ",")
+    assert text_file.read(path, ["ä, b"], form, [], None)["ä, b"].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("form", "spellings"),
+    [
+        (Form(), ["-999", "-999.0", "-999.00", "-9.99e2", " -999 "]),
+        (Form(thousands=","), ["-9999", '"-9,999"', '"-9,999.00"', "-9999.00"]),
+        (Form(decimal=",", separator=";"), ["-999", "-999,00", "-9,99e2"]),
+        (Form(decimal=",", separator=";", thousands="."), ["-9999", "-9.999", "-9.999,0"]),
+    ],
+)
+@pytest.mark.parametrize("beside", ["1", "a word"])
+def test_a_missing_number_counts_however_it_is_written(in_folder, form, spellings, beside):
+    """To the reader of files and to that of new rows, in a column of numbers and in one of words."""
+    word = "-9999" if form.thousands else "-999"
+    form, path = replace(form, missing_words=(word, "NA")), in_folder / "t.csv"
+    separator = form.separator or ","
+    path.write_text("".join(f"{each}{separator}2\n" for each in ["v", *spellings, "NA", beside]))
+    own = row_file.read(path, ["v"], form)["v"].isna().tolist()
+    ((frame, _),) = row_file.chunks(path, ["v"], form, 50)
+    assert own == frame["v"].isna().tolist() == [True] * (len(spellings) + 1) + [False]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

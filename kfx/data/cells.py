@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -30,20 +31,28 @@ class Form:
 
     @cached_property
     def missing(self) -> frozenset[str]:
-        """All spellings of a missing value; of a number, such as -999, also -999.0."""
-        found = {"", *self.missing_words}
-        for word in self.missing_words:
-            with contextlib.suppress(ValueError, OverflowError):
-                found |= {str(float(word)), str(int(float(word)))}
-        return frozenset(found)
+        """The words for a missing value, and the empty one."""
+        return frozenset({"", *self.missing_words})
+
+    @cached_property
+    def missing_numbers(self) -> frozenset[float]:
+        """The numbers among the words, which count however they are written: -999 also as -999.00 or -9.99e2."""
+        return frozenset(number for word in self.missing_words if math.isfinite(number := self.number(word)))
 
     @property
     def is_plain(self) -> bool:
         """Whether numbers have a decimal point and no thousands marks."""
         return self.decimal == "." and self.thousands is None
 
+    def number(self, text: str) -> float:
+        """The number that a text is in this form, NaN for none."""
+        with contextlib.suppress(ValueError):
+            return float(_with_point(text, self))
+        return math.nan
+
     def is_missing(self, text: str) -> bool:
-        return text.strip() in self.missing
+        is_word = text.strip() in self.missing
+        return is_word or (bool(self.missing_numbers) and self.number(text) in self.missing_numbers)
 
 
 PLAIN = Form()

@@ -163,6 +163,7 @@ class Dates:
         if pd.api.types.is_datetime64_dtype(column):
             return column.to_numpy("M8[us]")
         at = times.parsed(column, self.format)
+        at = np.where(_in_two_centuries(at, self.format), np.datetime64("NaT"), at)
         return at if self.format == times.ISO else np.where(np.isnat(at), times.parsed(column, times.ISO), at)
 
 
@@ -229,7 +230,17 @@ def _dates(known: pd.Series, are_dates: pd.Series) -> Dates | Fault:
     if differ.any():
         days = sorted({str(dates.at[differ][0].astype("M8[D]")) for dates in found})
         return Fault(f"holds {shown(known[differ])}, which may be {' or '.join(days)}; write the year first")
+    if (late := _in_two_centuries(found[0].at, found[0].format)).any():
+        year = found[0].at[late][0].astype("M8[Y]")
+        years = f"{year - 100} or {year}"
+        return Fault(f"holds {shown(known[late])}, which may be of {years}; write years with four digits")
     return Dates(found[0].format)
+
+
+def _in_two_centuries(at: np.ndarray, how: str) -> np.ndarray:
+    """Whether dates, (n,), are to come by more than a year, and of the last century as well, by years of two digits."""
+    late: np.ndarray = at > np.datetime64("now") + np.timedelta64(366, "D")
+    return late & ("%y" in how)
 
 
 def as_kind(column: pd.Series, kind: Kind, form: Form) -> pd.Series | Fault:

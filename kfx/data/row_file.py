@@ -106,7 +106,7 @@ def _without_missing(frame: pd.DataFrame, form: Form, as_text: Sequence[str], pa
     """NaN for the words, and numbers, that mean a missing value; says which words of columns of text do."""
     import pandas as pd
 
-    numbers = [float(word) for word in form.missing if _is_number(word)]
+    numbers = list(form.missing_numbers)
     for name in frame.columns:
         column = frame[name]
         if pd.api.types.is_numeric_dtype(column):

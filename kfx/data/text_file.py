@@ -26,6 +26,8 @@ MOST_CELLS = 200_000_000
 _SEPARATORS = ",;\t|"
 _LONGEST_LINE = 1 << 26
 _LINES_FOR_SEPARATOR = 20
+_BLANK = " \t\r\n"
+_BYTE_ORDER = "\ufeff"
 
 
 def _member(path: Path) -> IO[bytes]:
@@ -64,16 +66,12 @@ def opened_bytes(path: Path) -> IO[bytes]:
 def opened(path: Path, form: Form) -> Iterator[TextIO]:
     """The text of a file; within the block a damaged file, or one in another encoding, is a DataError."""
     try:
-        with opened_bytes(path) as raw, io.TextIOWrapper(raw, encoding=_encoding(form), newline="") as stream:
+        with opened_bytes(path) as raw, io.TextIOWrapper(raw, encoding=form.encoding, newline="") as stream:
             yield stream
     except UnicodeError as error:
         raise DataError(_not_in_encoding(path, form, error)) from error
     except (OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); is it damaged?") from error
-
-
-def _encoding(form: Form) -> str:
-    return "utf-8-sig" if form.encoding.lower() in ("utf-8", "utf8") else form.encoding
 
 
 def _not_in_encoding(path: Path, form: Form, error: UnicodeError) -> str:
@@ -82,7 +80,7 @@ def _not_in_encoding(path: Path, form: Form, error: UnicodeError) -> str:
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return f"{path}: is UTF-16; set dataset.encoding=utf-16, or save it as UTF-8"
     try:
-        content.decode(_encoding(form))
+        content.decode(form.encoding)
     except UnicodeDecodeError as whole:
         at, byte = content.count(b"\n", 0, whole.start) + 1, content[whole.start]
         remedy = "set dataset.encoding, say to latin-1"
@@ -98,14 +96,33 @@ def _lines(path: Path, stream: TextIO) -> Iterator[str]:
         number += 1
         if len(line) == _LONGEST_LINE:
             raise DataError(f"{path}: line {number} has more than {_LONGEST_LINE} characters; is it a text file?")
-        yield line
+        yield line.removeprefix(_BYTE_ORDER) if number == 1 else line
 
 
 def _records(path: Path, stream: TextIO, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """The lines that are not blank: the number of the last physical line, from 1, and the fields."""
-    reader = csv.reader(_lines(path, stream), delimiter=separator, skipinitialspace=True, strict=True)
+    """The lines that are not blank: the number of the last physical line, from 1, and the fields.
+
+    DataError for a blank line between others of one column, which may be a missing value.
+    """
+    last, width, before, blank = "", 0, 0, 0
+
+    def lines() -> Iterator[str]:
+        nonlocal last
+        for line in _lines(path, stream):
+            last = line
+            yield line
+
+    reader = csv.reader(lines(), delimiter=separator, skipinitialspace=True, strict=True)
     try:
-        yield from ((reader.line_num, row) for row in reader if row)
+        for row in reader:
+            is_one_line, before = reader.line_num == before + 1, reader.line_num
+            if is_one_line and not last.strip(_BLANK.replace(separator, "")):
+                blank = before
+                continue
+            if width == 1 and blank:
+                raise DataError(f"{path}: line {blank} is blank; write NA for a missing value, or take it out")
+            width, blank = width or len(row), 0
+            yield before, row
     except csv.Error as error:
         line = max(reader.line_num, 1)
         raise DataError(f"{path}: line {line}: {error}; is a quotation mark not closed?") from error
@@ -191,12 +208,14 @@ def read(path: Path, names: Sequence[str], form: Form, as_text: Sequence[str], m
         if most is not None:  # it says more
             _require_regular(path, len(known), separator, form)
         raise DataError(f"{path}: {' '.join(str(error).split())}") from error
+    if most is None and len(frame) != count:  # two readers that do not agree: neither is to be believed
+        raise DataError(f"{path}: holds {count} rows or {len(frame)}; are quotation marks within a field?")
     return frame.rename(columns=places)
 
 
 def _require_regular(path: Path, width: int, separator: str, form: Form) -> int:
     """The number of rows; DataError, naming the line, if one has another number of fields than the first."""
-    count, last = 0, 0
+    count = 0
     with opened(path, form) as stream:
         for line, row in _records(path, stream, separator):
             if len(row) != width:
@@ -204,9 +223,7 @@ def _require_regular(path: Path, width: int, separator: str, form: Form) -> int:
                 one = "; for one column with decimal commas, type 'dataset.separator=\";\"' 'dataset.decimal=\",\"'"
                 more = one if width == 1 and separator == "," else ""
                 raise DataError(f"{path}: {said}, separated by {separator!r} (dataset.separator){more}")
-            if width == 1 and last and line > last + 1 and "\n" not in row[0]:
-                raise DataError(f"{path}: line {line - 1} is blank; write NA for a missing value, or take it out")
-            count, last = count + 1, line
+            count += 1
             if count * width > 10 * MOST_CELLS:
                 raise DataError(f"{path}: has more than {count} rows of {width} columns, which are too many")
     return count - 1
