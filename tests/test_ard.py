@@ -401,7 +401,8 @@ def test_few_noisy_rows_of_a_smooth_function_keep_the_smooth_part_alone(kfx, in_
     code, out, err = kfx("run", *words, "dataset.test=0.2", "hydra.run.dir=r")
     assert code == 0, err
     run = load_run("r")
-    assert run.metrics["fall_back"] == {"initial_kept": 0, "one_length_kept": 0, "smooth_kept": 1, "fits": 1}
+    counts = {"initial_kept": 0, "one_length_kept": 0, "smooth_kept": 1, "fits": 1}
+    assert run.metrics["fall_back"] == {**counts, "kept": ["smooth"]}
     assert "errors at points left out are larger with the rough part of the kernel" in out
     final, start = (run.metrics["parameters"][name] for name in ("final", "initial"))
     assert final["roughness"] == 1e-4

@@ -359,7 +359,8 @@ def test_the_table_says_where_the_initial_kernel_was_kept(kfx, in_folder):
     assert (code, err) == (0, "")
     assert "initial kept 3/3" in out
     runs = [package.load_run(f"s/{seed}") for seed in range(3)]
-    assert [run.metrics["fall_back"] for run in runs] == [{**dict.fromkeys(KEPT, 0), "initial_kept": 1, "fits": 1}] * 3
+    found = {**dict.fromkeys(KEPT, 0), "initial_kept": 1, "fits": 1, "kept": ["initial"]}
+    assert [run.metrics["fall_back"] for run in runs] == [found] * 3
     reached = runs[0].evaluation.query("kernel == 'rejected' and metric == 'mse'")["value"].item()
     unkept = package.load_run("trained").evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item()
     assert reached == pytest.approx(unkept, rel=1e-6)

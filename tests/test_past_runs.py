@@ -137,7 +137,12 @@ def test_a_wrong_type_anywhere_is_a_line_and_costs_others_nothing(kfx, runs, mon
     if name == "metrics.json":
         assert {"windows", "last_iterations", "held_out", "evaluation_change"} <= good.keys()
         good = {**good, "flow_stopped": {"0": {"layer": 1, "reason": "x"}}, "plugins": [], "memory": {"fit_bytes": 1}}
-        good |= {"fall_back": {"initial_kept": 0, "fits": 1}, "remarks": ["x"], "features": ["a"], "reason": "x"}
+        good |= {
+            "fall_back": {"initial_kept": 0, "fits": 1, "kept": ["fitted"]},
+            "remarks": ["x"],
+            "features": ["a"],
+            "reason": "x",
+        }
     refused, accepted = [], {}
     for at, value in product(keys(good), WRONG):
         if name == "config.yaml" and (len(at) > 2 or at[1:] not in ((), ("name",))):

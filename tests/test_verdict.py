@@ -58,7 +58,7 @@ def test_a_verdict_says_what_training_did(ran):
 
 
 def test_a_verdict_says_that_training_was_discarded(ran):
-    kept = {"initial_kept": 1, "one_length_kept": 0, "fits": 1}
+    kept = {"initial_kept": 1, "one_length_kept": 0, "fits": 1, "kept": ["initial"]}
     run = having(ran, "mse", 2.0, 2.0, fall_back=kept)
     run.metrics["evaluation"].append({**run.metrics["evaluation"][0], "kernel": "rejected", "mean": 3.0})
     assert discarded(run.metrics) == [True]
@@ -78,10 +78,10 @@ def test_a_verdict_says_in_how_many_folds_training_was_discarded(ran):
 
 
 def test_of_folds_each_is_discarded_or_not():
-    folds = {"initial_folds": [{"sigma": 1.0}] * 3, "folds": [{"sigma": 2.0}, {"sigma": 1.0}, {"sigma": 3.0}]}
-    metrics = {"fall_back": {"initial_kept": 1, "one_length_kept": 0, "fits": 3}, "parameters": folds}
-    assert discarded(metrics) == [False, True, False]
-    assert discarded({"parameters": {}}) == [False]
+    kept = {"initial_kept": 1, "one_length_kept": 0, "fits": 3}
+    assert discarded({"fall_back": {**kept, "kept": ["fitted", "initial", "fitted"]}}) == [False, True, False]
+    assert discarded({"fall_back": kept}) == [False] * 3
+    assert discarded({}) == [False]
 
 
 def test_baselines_are_those_of_scikit_learn(ran):

@@ -24,6 +24,10 @@ NORM = ".norm"
 _MOST_SHOWN = 256
 
 
+OF_FEATURES = ("lengths", "stretch")
+"""Parameters with a number for each feature: ℓ of `ARD`, and the factor of ℓ in the rough part of `SmoothAndRough`."""
+
+
 def lengths_of(parameters: Mapping[str, Any]) -> np.ndarray | None:
     """Return the length of each feature, (features,), of a kernel with these parameters; None for one with one length.
 

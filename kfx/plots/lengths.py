@@ -7,7 +7,7 @@ import textwrap
 import numpy as np
 from matplotlib.figure import Figure
 
-from kfx.kernels.parameters import lengths_of
+from kfx.kernels.parameters import OF_FEATURES, lengths_of
 from kfx.plots.style import COLOURS, DATA, FAINT, INITIAL, Drawn, figure, headline, legend, literal, title
 from kfx.record.fitted import lengths_of_features
 from kfx.record.reading import Run
@@ -71,7 +71,7 @@ def _reached(run: Run, names: list[str]) -> np.ndarray | None:
     where the trace has no lengths because they are many."""
     by = run.trace["diagnostic.fold"] if "diagnostic.fold" in run.trace else np.zeros(len(run.trace))
     last, found = run.trace.groupby(by).last(), {}
-    for parameter in ("lengths", "stretch"):
+    for parameter in OF_FEATURES:
         columns = [f"parameter.{parameter}.{name}" for name in names]
         if set(columns) <= set(last):
             found[parameter] = last[columns].to_numpy()

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kfx.kernels.parameters import OF_FEATURES
 from kfx.numerics.formatting import spread
 from kfx.plots.style import (
     COLOURS,
@@ -126,7 +127,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
     """
     trace = run.trace
     columns = [c for c in trace.columns if c.startswith("parameter.")]
-    of_features = [c for c in columns if c.startswith(("parameter.lengths.", "parameter.stretch."))]
+    of_features = [c for c in columns if c.startswith(tuple(f"parameter.{name}." for name in OF_FEATURES))]
     if len(of_features) > _MOST_CURVES:  # they have a picture of their own
         columns = [c for c in columns if c not in of_features]
     moved = [c for c in columns if trace[c].nunique() > 1]

@@ -12,6 +12,7 @@ import numpy as np
 
 from kfx.config.metrics import main_metric
 from kfx.files import Document, TableRow
+from kfx.kernels.parameters import OF_FEATURES
 from kfx.numerics.formatting import spread
 
 
@@ -40,7 +41,7 @@ class ParameterChange:
     @property
     def is_of_features(self) -> bool:
         """Whether it is a length for each feature, or its factor."""
-        return self.name in ("lengths", "stretch") and self.after[0].ndim > 0
+        return self.name in OF_FEATURES and self.after[0].ndim > 0
 
     def texts(self, unit: str) -> tuple[str, str]:
         """The means before and after, over the values of an array, and over folds with their deviation; before: empty

@@ -63,7 +63,7 @@ def _what_training_did(run: Run, found: Findings, before: float, after: float) -
 def _kept_in(run: Run) -> str:
     """In how many folds what training reached was kept; empty where that is all of them, or the sentence says it."""
     kept = run.metrics.get("fall_back", {})
-    others = [kept.get(name, 0) for name in _OTHERS]
+    others = [count for name, count in kept.items() if name.endswith("_kept")]
     if not any(others) or kept["fits"] in others:
         return ""
     return f"what training reached was kept in {kept['fits'] - sum(others)} of {kept['fits']} {run.unit}s"
@@ -120,20 +120,5 @@ def points_tested(run: Run) -> int:
 def discarded(metrics: Document) -> list[bool]:
     """For each fit of a run, whether the kernel that its training reached was discarded for the initial one, one with
     one length, or the smooth part alone. metrics: its `metrics.json`."""
-    kept = metrics.get("fall_back", {})
-    count = sum(kept.get(name, 0) for name in _OTHERS)
-    if count in (0, kept.get("fits")):
-        return [count > 0] * max(kept.get("fits", 1), 1)
-    final = metrics["parameters"]["folds"]
-    initial = metrics["parameters"].get("initial_folds") or [metrics["parameters"]["initial"]] * len(final)
-    return [before == after or _is_simpler(before, after) for before, after in zip(initial, final, strict=True)]
-
-
-_OTHERS = ("initial_kept", "one_length_kept", "smooth_kept")
-
-
-def _is_simpler(before: Document, after: Document) -> bool:
-    """Whether one length was fitted, or the smooth part alone: then the rough part has its initial lengths."""
-    lengths, stretch = after.get("lengths"), after.get("stretch")
-    has_one_length = isinstance(lengths, list) and len(set(lengths)) == 1 < len(lengths)
-    return has_one_length or (stretch is not None and stretch == before.get("stretch"))
+    found = metrics.get("fall_back", {})
+    return [how != "fitted" for how in found.get("kept", ["fitted"] * found.get("fits", 1))]
