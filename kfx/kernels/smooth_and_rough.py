@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Self, Unpack
 
+import numpy as np
 import torch
 
 from kfx.kernels import stationary
@@ -38,6 +39,12 @@ class SmoothAndRough(Composed):
         bounds = {**self.default_bounds, **(training.get("bounds") or {})}
         parts, names = [Matern(1.0, 2.5), ARD(Laplace(1.0), stretch)], [{}, {"lengths": "stretch"}]
         super().__init__(parts, names, {"roughness": roughness}, training.get("trainable"), bounds)
+
+    def require_good_on(self, x: torch.Tensor) -> None:
+        stretch = self.parts[1].parameters["lengths"]
+        if isinstance(stretch, np.ndarray) and x.shape[1:] != stretch.shape:
+            raise ValueError(f"points have {x[0].numel()} features, and stretch {len(stretch)} numbers")
+        super().require_good_on(x)
 
     def for_features(self, count: int, names: Sequence[str] = ()) -> Self:
         smooth, rough = self.parts
