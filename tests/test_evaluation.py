@@ -23,7 +23,7 @@ from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order
 from kfx.evaluation.systems import InMemory
 from kfx.experiment.compose import load
 from kfx.experiment.config import check
-from kfx.kernels import RBF
+from kfx.kernels import RBF, Matern
 from kfx.numerics import regression
 from kfx.numerics.incidents import collect
 from kfx.numerics.regression import coefficients
@@ -266,6 +266,53 @@ def test_lambda_of_series_is_validated_on_blocks():
         predicted = cross_val_predict(ridge, x, y, cv=KFold(4))
         expected.append(np.sum((predicted - y) ** 2))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_densities_of_points_left_out_rule_out_lambdas_that_equal_points_contradict():
+    """Against the densities of each point by a Gaussian process of the others, with the scale that fits best."""
+    rng = np.random.default_rng(0)
+    x, values = rng.uniform(-1, 1, size=(60, 2)), [1e-10, 1e-6, 1e-3, 1e-1]
+    y = np.stack([np.sin(2 * x[:, 0]), x[:, 1]], axis=1)
+    x[1], y[1] = x[0], y[0] + 0.1
+    gram = Matern(3.0, 1.5).gram(torch.as_tensor(x)).numpy()
+    errors, densities = [], []
+    for value in values:
+        noisy, left_out = gram + value * np.eye(60), []
+        for i in range(60):
+            rest = np.delete(np.arange(60), i)
+            weights = np.linalg.solve(noisy[np.ix_(rest, rest)], gram[rest, i])
+            left_out.append([*(y[i] - weights @ y[rest]), noisy[i, i] - weights @ gram[rest, i]])
+        error, variance = np.array(left_out)[:, :2], np.array(left_out)[:, 2]
+        scale = np.mean(error**2 / variance[:, None], axis=0)
+        errors.append(np.sum(error**2))
+        densities.append(-np.mean(np.log(variance)) / 2 - np.mean(np.log(scale)) / 2)
+    candidates = [Regularization(value, "absolute") for value in values]
+    given = Matern(3.0, 1.5), torch.as_tensor(x), torch.as_tensor(y), candidates, None, None
+    found = errors_of_candidates(*given, np.random.default_rng(0))
+    np.testing.assert_allclose(found, errors, rtol=1e-3)
+    allowed = np.array(densities) >= max(densities) - 1
+    assert np.argmin(errors) == 1  # 1e-6
+    assert allowed.tolist() == [False, False, True, False]
+    of_noisy = errors_of_candidates(*given, np.random.default_rng(0), noisy=True)
+    np.testing.assert_array_equal(of_noisy, np.where(allowed, found, np.inf))
+
+
+@pytest.mark.parametrize("rows", [60, 400])
+@pytest.mark.parametrize("seed", [2, 3])
+def test_one_pair_of_equal_rows_with_different_targets_spoils_no_interval(rows, seed):
+    rng = np.random.default_rng(seed)
+
+    def function(x):
+        return np.sin(x @ [1, 2, 0.5, 0])
+
+    x, new = rng.uniform(-1, 1, size=(rows, 4)), rng.uniform(-1, 1, size=(200, 4))
+    y = function(x)
+    x[-1], y[-1] = x[0], y[0] + 0.3
+    mean, deviation = KernelFlowRegressor(optimizer={"iterations": 20}).fit(x, y).predict(new, return_std=True)
+    errors = np.abs(mean - function(new))
+    assert errors.max() < 0.5
+    assert deviation.max() < 2
+    assert np.mean(errors < 2 * deviation) > 0.9
 
 
 def test_a_run_on_a_series_chooses_lambda_on_blocks(kfx):

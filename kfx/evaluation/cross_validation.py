@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from kfx.evaluation.nystrom import Approximation
 
 _FOLDS_ON_DISK = 5
+_CONTRADICTED = 1.0
+"""Nats by which the density of a point left out may be below that of another λ. One pair of equal points with different
+targets puts a tiny λ, which may predict the others best, some nats below: their errors are thousands of deviations."""
 _LEAST = 1e-14
 """The smallest reciprocal condition number with which eigenvalues have meaning."""
 
@@ -37,9 +40,11 @@ def errors_of_candidates(
     *,
     in_blocks: bool = False,
     weights: np.ndarray | None = None,
+    noisy: bool = False,
 ) -> list[float]:
     """Return the sum of squared errors of each λ over random folds of at most `points` points; infinite where its
-    matrix has no Cholesky factor.
+    matrix has no Cholesky factor, and, of `noisy` targets left out one by one in memory, where the errors contradict
+    the predicted variances.
 
     folds: their number; None leaves out one point at a time, by an eigendecomposition, if the matrix fits in memory.
     x: (n, …). y: (n, outputs). points: None for all n. in_blocks: a fold is a block of successive points, as windows of
@@ -65,7 +70,12 @@ def errors_of_candidates(
         roots = torch.as_tensor(weights, device=x.device)[order].sqrt()
         gram, targets = scaled(gram, roots), targets * roots[:, None]
         candidates = [of_scaled(each, roots) for each in candidates]
-    return _errors_left_out(gram, targets, candidates) if folds is None else _errors(gram, targets, candidates, folds)
+    if folds is not None:
+        return _errors(gram, targets, candidates, folds)
+    errors, densities = _left_out(gram, targets, candidates)
+    if noisy:
+        errors = np.where(densities < densities.max() - _CONTRADICTED, math.inf, errors)
+    return list(map(float, errors))
 
 
 def least(candidates: Sequence[Regularization], errors: Sequence[float]) -> Regularization:
@@ -93,19 +103,24 @@ def _errors(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regu
     return errors
 
 
-def _errors_left_out(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regularization]) -> list[float]:
-    """Sum of squared leave-one-out errors for each candidate; infinite if Θ + λI is not positive definite.
+def _left_out(
+    gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regularization]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The sum of squared leave-one-out errors of each candidate, infinite if A = Θ + λI is not positive definite, and
+    the mean log density of a point left out but for a constant, with the covariance's scale that fits best.
 
-    With Θ = QΛQᵀ, one decomposition serves all λ: e_i = (A⁻¹Y)_i / (A⁻¹)_ii (Rasmussen & Williams 2006, eq. 5.12).
+    With Θ = QΛQᵀ, one decomposition serves all λ: e_i = (A⁻¹Y)_i / (A⁻¹)_ii, and the variance of e_i is s / (A⁻¹)_ii
+    (Rasmussen & Williams 2006, eqs. 5.10 to 5.12).
     """
     values, vectors = torch.linalg.eigh(gram.to(torch.float64))
     rotated, squares = vectors.mT @ targets, vectors.square()
-    errors = []
-    for candidate in candidates:
+    errors, densities = np.full(len(candidates), math.inf), np.full(len(candidates), -math.inf)
+    for i, candidate in enumerate(candidates):
         shifted = values + candidate.of(gram)
         if float(shifted[0]) <= _LEAST * float(shifted[-1]):
-            errors.append(math.inf)
             continue
-        left_out = (vectors @ (rotated / shifted[:, None])) / (squares @ (1 / shifted))[:, None]
-        errors.append(float(left_out.square().sum()))
-    return errors
+        diagonal = (squares @ (1 / shifted))[:, None]
+        found = ((vectors @ (rotated / shifted[:, None])) / diagonal).square()
+        scale = (found * diagonal).mean(dim=0)
+        errors[i], densities[i] = float(found.sum()), float(diagonal.log().mean() - scale.log().mean()) / 2
+    return errors, densities

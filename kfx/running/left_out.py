@@ -15,7 +15,7 @@ from kfx.numerics.arrays import some_of
 from kfx.numerics.streams import Streams
 from kfx.objectives.selection import Selection
 from kfx.running import remarks
-from kfx.running.context import How, Kept, RunContext
+from kfx.running.context import How, Kept, RunContext, has_noise
 
 
 def with_selected(context: RunContext, kernels: Sequence[Kernel], selection: Selection) -> list[Kernel]:
@@ -50,7 +50,9 @@ def _errors_of_candidates(
     with threads.restored():  # during a fit there may be one thread, for small batches
         threads.use(context.threads_of_evaluation, context.machine.threads)
         given = x, y, selection.values, folds, selection.points, rng, context.disk, approximation
-        return errors_of_candidates(kernel, *given, in_blocks=in_blocks, weights=context.parts[part].weights)
+        data = context.parts[part]
+        noisy = has_noise(context.config, data)
+        return errors_of_candidates(kernel, *given, in_blocks=in_blocks, weights=data.weights, noisy=noisy)
 
 
 def _errors_of_forecasts(context: RunContext, kernels: Sequence[Kernel], selection: Selection) -> Sequence[float]:

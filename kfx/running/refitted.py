@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 
 from kfx.data.dataset import Dataset
 from kfx.data.preparation import Preparation, offered
@@ -28,10 +29,11 @@ from kfx.kernels.ard import ARD
 from kfx.kernels.regularized import bare
 from kfx.kernels.starts import candidates, with_one_length, with_smooth_part
 from kfx.numerics.arrays import in_numpy, some_of
+from kfx.numerics.calibration import COVERED
 from kfx.numerics.streams import Streams
 from kfx.optimizers.journal import Journal
 from kfx.outcomes import DataError, NumericalError
-from kfx.running.context import How, Kept, Machine, RunContext, tensors_of
+from kfx.running.context import How, Kept, Machine, RunContext, has_noise, tensors_of
 from kfx.screen.progress import WaitMessage
 
 _FOLDS = 3
@@ -95,7 +97,7 @@ def _losses(config: Config, part: Dataset, machine: Machine) -> tuple[np.ndarray
     tensors = tensors_of(part, machine)
     built = config.kernel.build(config.dataset.image).to(machine.dtype, machine.device)
     start = candidates(config.kernel, built, [part], Streams(config.seed)["initial_parameters"])[0][0]
-    mean, deviation = _predicted(config, start, tensors, part.weights)
+    mean, deviation = _predicted(config, start, tensors, part.weights, has_noise(config, part))
     weights = np.ones(len(mean)) if part.weights_test is None else part.weights_test / part.weights_test.mean()
     if part.labels_train is not None:
         squares = np.square(mean - part.y_test).mean(axis=1) * weights
@@ -108,14 +110,15 @@ def _losses(config: Config, part: Dataset, machine: Machine) -> tuple[np.ndarray
 
 
 def _predicted(
-    config: Config, kernel: Kernel, tensors: Tensors, weights: np.ndarray | None
+    config: Config, kernel: Kernel, tensors: Tensors, weights: np.ndarray | None, noisy: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """The mean and the deviation of the test points' targets as learned, (m, outputs) each, with λ chosen for the
-    kernel by leaving out points. weights: of the training points, (n,)."""
+    kernel by leaving out points. weights: of the training points, (n,). noisy: as of `errors_of_candidates`."""
     x, y, at = tensors
     own, selection = bare(kernel).fixed_on(some_of(x)), config.regularization.left_out(config)
     rng = Streams(config.seed)["validation"]
-    errors = errors_of_candidates(own, x, y, selection.values, None, selection.points, rng, weights=weights)
+    given = own, x, y, selection.values, None, selection.points, rng
+    errors = errors_of_candidates(*given, weights=weights, noisy=noisy)
     system = InMemory(own, x, at, weights=weights)
     mean, deviation = system.interpolant(least(selection.values, errors), y).mean_and_deviation(system.test)
     return in_numpy(mean), in_numpy(deviation)
@@ -134,32 +137,33 @@ def trained_from(start: Kernel, config: Config, tensors: Tensors, weights: torch
 
 
 def errors_of_procedures(
-    config: Config, tensors: Tensors, weights: torch.Tensor | None, procedures: Sequence[Procedure]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The mean squared error of each procedure at training points, by kernels fitted without their fold, and the same
-    in units of the predicted variance, (procedures,) each; infinite where one fails.
+    config: Config, tensors: Tensors, weights: torch.Tensor | None, noisy: bool, procedures: Sequence[Procedure]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The mean squared error of each procedure at training points, (procedures,), by kernels fitted without their fold,
+    infinite where one fails; and for each procedure |error| / deviation, (n, outputs).
 
-    tensors: x, (n, …), and y, (n, outputs), as learned. weights: (n,), by which squared errors count.
+    tensors: x, (n, …), and y, (n, outputs), as learned. weights: (n,), by which squared errors count. noisy: as of
+    `errors_of_candidates`.
     """
     x, y, _ = tensors
     counts = np.ones(len(x)) if weights is None else in_numpy(weights / weights.mean())
     order = torch.as_tensor(Streams(config.seed)["validation"].permutation(len(x)), device=x.device)
-    errors, relative = np.zeros(len(procedures)), np.zeros(len(procedures))
+    errors: list[list[np.ndarray]] = [[] for _ in procedures]
+    relative: list[list[np.ndarray]] = [[] for _ in procedures]
     for held in order.tensor_split(_FOLDS):
         rest = order[~torch.isin(order, held)]
         part, own = Tensors(x[rest], y[rest], x[held]), None if weights is None else weights[rest]
-        of_held = counts[in_numpy(held)][:, None] / y.numel()
+        roots = np.sqrt(counts[in_numpy(held)])[:, None]
         for number, procedure in enumerate(procedures):
             try:
                 kernel = procedure(part, own)
-                mean, deviation = _predicted(config, kernel, part, None if own is None else in_numpy(own))
+                mean, deviation = _predicted(config, kernel, part, None if own is None else in_numpy(own), noisy)
             except NumericalError:
-                errors[number] = np.inf
-                continue
-            squares = np.square(mean - in_numpy(y[held])) * of_held
-            errors[number] += squares.sum()
-            relative[number] += (squares / deviation**2).sum()
-    return errors, relative
+                mean, deviation = np.full(y[held].shape, np.inf), np.ones(y[held].shape)
+            errors[number].append(np.abs(mean - in_numpy(y[held])) * roots)
+            relative[number].append(errors[number][-1] / deviation)
+    means = np.array([np.square(np.concatenate(each)).mean() for each in errors])
+    return means, [np.concatenate(each) for each in relative]
 
 
 def best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) -> Kept:
@@ -180,13 +184,16 @@ def best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) ->
     if smooth is not None:
         procedures.append((fitted(smooth), "smooth", True))
     with WaitMessage("kernels of folds, with a length for each feature and with one for all"):
-        errors, relative = errors_of_procedures(config, data, weights, [each for each, *_ in procedures])
+        noisy = has_noise(config, context.parts[part])
+        errors, relative = errors_of_procedures(config, data, weights, noisy, [each for each, *_ in procedures])
         if data[0][0].numel() >= len(data[0]):  # as many lengths as points fit any targets
             errors[[how in ("fitted", "smooth") for _, how, _ in procedures]] = math.inf
         best = int(np.argmin(errors))
         procedure, how, is_fitted = procedures[best]
         if is_fitted and context.parts[part].labels_train is None:  # it may be too sure
-            context.inflation[part] = max(math.sqrt(relative[best]), 1.0)
+            # no mean of squares, of which one point can be all: a training point's twin has nearly no deviation
+            factor = np.quantile(relative[best], COVERED) / ndtri((1 + COVERED) / 2)
+            context.inflation[part] = max(float(factor), 1.0)
         if best < 2:
             return Kept((own, start)[best], how)
         with contextlib.suppress(NumericalError):
