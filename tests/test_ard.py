@@ -33,7 +33,7 @@ from kfx.kernels.parameters import lengths_of
 from kfx.kernels.starts import candidates
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.streams import Streams
-from kfx.outcomes import DataError
+from kfx.outcomes import ConfigError, DataError
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -174,6 +174,16 @@ def test_the_rough_part_starts_with_the_lengths_of_the_sum_of_absolute_differenc
     bounds = ["kernel=smooth_and_rough", "kernel.initial=explicit", "kernel.bounds.stretch=[1.2,1.5]"]
     load(bounds)
     assert start(points(50, 4), *bounds).parameters["stretch"].tolist() == [1.5] * 4
+
+
+@pytest.mark.parametrize(
+    ("stretch", "lengths", "said"),
+    [([1, 2], [1, 2, 3], "stretch 2 numbers"), ([1, 2, 3], [1, 2], "the kernel 2 lengths"), ([1, 2], 1.0, "stretch 2")],
+)
+def test_as_many_lengths_of_each_part_as_features(stretch, lengths, said):
+    kernel = ARD(SmoothAndRough(1.0, stretch), lengths)
+    with pytest.raises(ConfigError, match=f"points have 3 features, and {said}"):
+        KernelFlowRegressor(kernel=kernel).fit(np.random.default_rng(0).normal(size=(30, 3)), np.arange(30.0))
 
 
 def test_the_length_of_a_feature_is_that_of_the_part_in_which_it_is_shorter():
