@@ -17,6 +17,8 @@ from kfx.numerics.weighting import of_scaled, scaled
 from kfx.outcomes import Event, NumericalError
 
 if TYPE_CHECKING:
+    from kfx.config.parts import ConfigView
+    from kfx.data.dataset import Dataset
     from kfx.evaluation.nystrom import Approximation
 
 _FOLDS_ON_DISK = 5
@@ -25,6 +27,11 @@ _CONTRADICTED = 1.0
 targets puts a tiny λ, which may predict the others best, some nats below: their errors are thousands of deviations."""
 _LEAST = 1e-14
 """The smallest reciprocal condition number with which eigenvalues have meaning."""
+
+
+def has_noise(config: ConfigView, data: Dataset) -> bool:
+    """Whether the targets are numbers that may hold noise."""
+    return data.labels_train is None and not config.regularization.is_free_of_noise(config)
 
 
 def errors_of_candidates(

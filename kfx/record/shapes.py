@@ -38,10 +38,7 @@ METRICS = {
     "held_out?": {"batches": _WHOLE, "failed": _WHOLE, "rho": _BEFORE_AND_AFTER, "objective": _BEFORE_AND_AFTER},
     "rho_law?": {"mean": _NUMBER, "sd": _NUMBER, "deviations": {"initial": _NUMBER, "trained": _NUMBER}},
     "fall_back?": {
-        "initial_kept": _WHOLE,
-        "one_length_kept?": _WHOLE,
-        "smooth_kept?": _WHOLE,
-        "fits": _WHOLE,
+        **dict.fromkeys(("initial_kept", "one_length_kept?", "smooth_kept?", "fits"), _WHOLE),
         "kept?": ("text",),
     },
     "flow_stopped?": {"*": {"layer": _WHOLE, "reason": "text"}},

@@ -122,11 +122,6 @@ class Kept(NamedTuple):
     how: How
 
 
-def has_noise(config: Config, data: Dataset) -> bool:
-    """Whether targets are numbers that may hold noise, so that λ is chosen as of `noisy` targets."""
-    return data.labels_train is None and not config.regularization.is_free_of_noise(config)
-
-
 def tensors_of(part: Dataset, machine: Machine) -> Tensors:
     """The points and the targets of training of a data set, on the run's device."""
     x_train, x_test = (

@@ -15,7 +15,7 @@ from kfx.numerics.arrays import some_of
 from kfx.numerics.streams import Streams
 from kfx.objectives.selection import Selection
 from kfx.running import remarks
-from kfx.running.context import How, Kept, RunContext, has_noise
+from kfx.running.context import How, Kept, RunContext
 
 
 def with_selected(context: RunContext, kernels: Sequence[Kernel], selection: Selection) -> list[Kernel]:
@@ -42,7 +42,7 @@ def _errors_of_candidates(
     context: RunContext, part: int, kernel: Kernel, selection: Selection, rng: np.random.Generator
 ) -> Sequence[float]:
     """The error of a kernel with each λ on training points that are left out."""
-    from kfx.evaluation.cross_validation import errors_of_candidates
+    from kfx.evaluation.cross_validation import errors_of_candidates, has_noise
 
     x, y, _ = context.tensors[part]
     folds = selection.folds if selection.how == "validation" else None
@@ -50,8 +50,7 @@ def _errors_of_candidates(
     with threads.restored():  # during a fit there may be one thread, for small batches
         threads.use(context.threads_of_evaluation, context.machine.threads)
         given = x, y, selection.values, folds, selection.points, rng, context.disk, approximation
-        data = context.parts[part]
-        noisy = has_noise(context.config, data)
+        data, noisy = context.parts[part], has_noise(context.config, context.parts[part])
         return errors_of_candidates(kernel, *given, in_blocks=in_blocks, weights=data.weights, noisy=noisy)
 
 

@@ -19,7 +19,7 @@ from scipy.special import ndtri
 from kfx.data.dataset import Dataset
 from kfx.data.preparation import Preparation, offered
 from kfx.data.splits import folds, some_rows
-from kfx.evaluation.cross_validation import errors_of_candidates, least
+from kfx.evaluation.cross_validation import errors_of_candidates, has_noise, least
 from kfx.evaluation.judges import Tensors
 from kfx.evaluation.systems import InMemory
 from kfx.experiment.config import Config
@@ -33,7 +33,7 @@ from kfx.numerics.calibration import COVERED
 from kfx.numerics.streams import Streams
 from kfx.optimizers.journal import Journal
 from kfx.outcomes import DataError, NumericalError
-from kfx.running.context import How, Kept, Machine, RunContext, has_noise, tensors_of
+from kfx.running.context import How, Kept, Machine, RunContext, tensors_of
 from kfx.screen.progress import WaitMessage
 
 _FOLDS = 3
