@@ -22,8 +22,7 @@ ANYWHERE: Bounds = (-math.inf, math.inf)
 NORM = ".norm"
 """Suffix of the name of an array's Euclidean norm, see `Parameters.shown`."""
 _MOST_SHOWN = 256
-OF_FEATURES = ("lengths", "stretch")
-"""Parameters with a number for each feature: ℓ of `ARD`, and the factor of ℓ in the rough part of `SmoothAndRough`."""
+OF_FEATURES = ("lengths", "stretch")  # with a number for each feature, of `ARD` and of `SmoothAndRough`
 
 
 def lengths_of(parameters: Mapping[str, Any]) -> np.ndarray | None:
