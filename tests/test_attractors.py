@@ -135,11 +135,11 @@ def test_gradients_of_a_distance_of_attractors_agree_with_differences(coordinate
 
 def test_training_on_the_distance_of_attractors_lowers_it(kfx):
     words = ("objective=hausdorff", "optimizer=adam", "optimizer.learning_rate=0.1", "optimizer.space=log")
-    sizes = ("dataset.n_train=150", "dataset.n_test=60", "dataset.lags=1", "kernel.sigma=0.7", "optimizer.iterations=8")
+    sizes = ("dataset.n_train=150", "dataset.n_test=60", "dataset.lags=1", "kernel.sigma=1.5", "optimizer.iterations=8")
     code, _, err = kfx("run", *FEW[1:], *words, *sizes, "optimizer.fall_back=false")
     assert code == 0, err
     values = load_run("r").trace["objective"]
-    assert values.iloc[-1] < values.iloc[0]
+    assert values.iloc[-1] < 0.3 * values.iloc[0]
     code, _, err = kfx("run", *FEW[1:3], "dataset=dynamics", *words, *sizes, "outputs.kernels=separate")
     assert code == 2
     assert "does not go with objective=hausdorff" in err

@@ -233,7 +233,7 @@ def test_hollow_bars_are_of_the_discarded_folds_alone(runs):
     folds = [{**final, "lengths": [float(each)] * 5} for each in (1, 1, 2)]
     folds[1]["lengths"] = [1.0, 2.0, 3.0, 4.0, 5.0]  # the one that was kept
     parameters = {**run.metrics["parameters"], "initial_folds": [folds[0]] * 3, "folds": folds}
-    kept = {"initial_kept": 1, "one_length_kept": 1, "fits": 3}
+    kept = {"initial_kept": 1, "one_length_kept": 1, "fits": 3, "kept": ["initial", "fitted", "one_length"]}
     metrics = {**run.metrics, "fall_back": kept, "parameters": parameters}
     (axes,) = FIGURES["lengths"](replace(run, trace=trace, metrics=metrics)).axes
     hollow = [bar.get_width() for bar in axes.patches if bar.get_linestyle() == "--"]
