@@ -290,11 +290,23 @@ def test_densities_of_points_left_out_rule_out_lambdas_that_equal_points_contrad
     given = Matern(3.0, 1.5), torch.as_tensor(x), torch.as_tensor(y), candidates, None, None
     found = errors_of_candidates(*given, np.random.default_rng(0))
     np.testing.assert_allclose(found, errors, rtol=1e-3)
-    allowed = np.array(densities) >= max(densities) - 1
+    allowed = np.array([densities[i] >= max(densities[i:]) - 1 for i in range(4)])
     assert np.argmin(errors) == 1  # 1e-6
-    assert allowed.tolist() == [False, False, True, False]
+    assert allowed.tolist() == [False, False, True, True]
     of_noisy = errors_of_candidates(*given, np.random.default_rng(0), noisy=True)
     np.testing.assert_array_equal(of_noisy, np.where(allowed, found, np.inf))
+
+
+def test_copies_of_some_rows_rule_out_no_larger_lambda():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 3))
+    y = (np.sin(x[:, 0]) + 0.3 * rng.normal(size=100))[:, None]
+    x, y = np.concatenate([x, x[:15]]), np.concatenate([y, y[:15]])
+    candidates = [Regularization(value, "absolute") for value in (1e-9, 1e-6, 1e-3, 0.1)]
+    given = RBF(2.0), torch.as_tensor(x), torch.as_tensor(y), candidates, None, None
+    found = errors_of_candidates(*given, np.random.default_rng(0), noisy=True)
+    assert np.argmin(found) == 3
+    assert found[3] == errors_of_candidates(*given, np.random.default_rng(0))[3]
 
 
 @pytest.mark.parametrize("rows", [60, 400])

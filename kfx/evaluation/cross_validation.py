@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 _FOLDS_ON_DISK = 5
 _CONTRADICTED = 1.0
-"""Nats by which the density of a point left out may be below that of another λ. One pair of equal points with different
-targets puts a tiny λ, which may predict the others best, some nats below: their errors are thousands of deviations."""
+"""Nats by which the density of a point left out may be below that of a larger λ. One pair of equal points with
+different targets puts a tiny λ, which may predict the others best, some nats below: their errors are thousands of
+deviations."""
 _LEAST = 1e-14
 """The smallest reciprocal condition number with which eigenvalues have meaning."""
 
@@ -81,7 +82,9 @@ def errors_of_candidates(
         return _errors(gram, targets, candidates, folds)
     errors, densities = _left_out(gram, targets, candidates)
     if noisy:
-        errors = np.where(densities < densities.max() - _CONTRADICTED, math.inf, errors)
+        falling = np.argsort([-candidate.of(gram) for candidate in candidates])
+        highest = np.maximum.accumulate(densities[falling])  # of a larger λ: copies of points make tiny ones look best
+        errors[falling[densities[falling] < highest - _CONTRADICTED]] = math.inf
     return list(map(float, errors))
 
 
