@@ -3,7 +3,8 @@ How far can a kernel forecast chaos?
 ====================================
 
 Lorenz' system doubles a small error about every 0.8 units of time. A kernel on windows of four values of its three
-coordinates, chosen by forecasts within 500 points, follows the truth for about ten Lyapunov times.
+coordinates, chosen by forecasts within 500 points, follows the truth for eight to ten Lyapunov times: the last bits of
+a machine decide.
 """
 
 # %%
@@ -31,7 +32,7 @@ scale = np.linalg.norm(known.std(axis=0))
 error, expected = (np.linalg.norm(each, axis=1) / scale for each in (forecast - after, deviation))
 lost = time[np.argmax(error > 0.4)]
 print(f"the error exceeds 0.4 deviations after {lost:.1f} Lyapunov times")
-assert 9 < lost < 11.3
+assert 7.5 < lost < 11.3
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 left.plot(time, after[:, 0], color="#b9c1cc", linewidth=3, label="truth")
