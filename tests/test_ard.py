@@ -29,7 +29,7 @@ from kfx.kernels import (
 )
 from kfx.kernels.ard import ARD
 from kfx.kernels.covariance import OfOuterProducts
-from kfx.kernels.parameters import lengths_of
+from kfx.kernels.names import lengths_of
 from kfx.kernels.starts import candidates
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.streams import Streams

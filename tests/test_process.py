@@ -282,8 +282,8 @@ def in_use(fits):
     gc.collect()
     return np.array([heap().uordblks + heap().hblkhd, sys.getallocatedblocks()])
 
-before = in_use(200)
-print(*(in_use(200) - before))
+before = in_use(60)
+print(*(in_use(100) - before))
 """
 
 
@@ -295,8 +295,8 @@ def test_fits_give_their_memory_back():
         [sys.executable, "-W", "ignore", "-c", _MEMORY_IN_USE], capture_output=True, check=True, timeout=120
     )
     heap_bytes, python_blocks = map(int, said.stdout.split())
-    assert heap_bytes < 200 * 1024, heap_bytes  # a kilobyte a fit
-    assert python_blocks < 200, python_blocks  # an object a fit
+    assert heap_bytes < 100 * 1024, heap_bytes  # a kilobyte a fit
+    assert python_blocks < 100, python_blocks  # an object a fit
 
 
 # ---- an estimator is whole

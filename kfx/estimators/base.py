@@ -209,7 +209,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def lengths_(self) -> np.ndarray:
         """The length of each feature, (features,); AttributeError if the kernel has one for all."""
         check_is_fitted(self, "kernel_")
-        from kfx.kernels.parameters import lengths_of
+        from kfx.kernels.names import lengths_of
 
         if (lengths := lengths_of(self.kernel_.parameters)) is None:
             raise AttributeError("lengths_: the kernel has one length for all features; ard=True gives each one")

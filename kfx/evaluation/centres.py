@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
-from kfx.kernels.parameters import lengths_of
+from kfx.kernels.names import lengths_of
 from kfx.kernels.stationary_tensors import squared_distances_by_differences
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.nystrom import Centres, Spectrum, Sums

@@ -1,9 +1,24 @@
-"""Parameter names for display."""
+"""Names of parameters: for display, and of those with a number for each feature. Needs no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
+
+NORM = ".norm"
+"""Suffix of the name of an array's Euclidean norm, see `Parameters.shown`."""
+OF_FEATURES = ("lengths", "stretch")  # with a number for each feature, of `ARD` and of `SmoothAndRough`
+
+
+def lengths_of(parameters: Mapping[str, Any]) -> np.ndarray | None:
+    """Return the length of each feature, (features,), of a kernel with these parameters; None for one with one length.
+    Of `SmoothAndRough`, the shorter one of its two parts."""
+    lengths = parameters.get("lengths")
+    if lengths is None or np.ndim(lengths) == 0:
+        return None
+    return np.asarray(lengths) * np.minimum(parameters.get("stretch", 1.0), 1.0)
 
 
 def readable(name: str, node: object) -> str:

@@ -17,7 +17,8 @@ from kfx.kernels import network_options
 from kfx.kernels.base import Kernel
 from kfx.kernels.covariance import Pull
 from kfx.kernels.module_kernel import ModuleKernel, Tape
-from kfx.kernels.parameters import ANYWHERE, NORM, Bounds, Value
+from kfx.kernels.names import NORM
+from kfx.kernels.parameters import ANYWHERE, Bounds, Value
 from kfx.kernels.stationary import RBF
 from kfx.kernels.stationary_tensors import FAR, about_middle, squared_distances
 from kfx.numerics.arrays import as_kind

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Self, TypedDict
+from typing import ClassVar, Self, TypedDict
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from kfx.kernels.names import NORM
 from kfx.kernels.space import random_within
 from kfx.numerics.arrays import Vector, as_kind, in_numpy
 
@@ -19,21 +20,7 @@ Given = ArrayLike | torch.Tensor
 Bounds = tuple[float, float]
 ANYWHERE: Bounds = (-math.inf, math.inf)
 
-NORM = ".norm"
-"""Suffix of the name of an array's Euclidean norm, see `Parameters.shown`."""
 _MOST_SHOWN = 256
-OF_FEATURES = ("lengths", "stretch")  # with a number for each feature, of `ARD` and of `SmoothAndRough`
-
-
-def lengths_of(parameters: Mapping[str, Any]) -> np.ndarray | None:
-    """Return the length of each feature, (features,), of a kernel with these parameters; None for one with one length.
-
-    Where a kernel is a smooth and a rough part (`SmoothAndRough`), that of the part in which it is shorter.
-    """
-    lengths = parameters.get("lengths")
-    if lengths is None or np.ndim(lengths) == 0:
-        return None
-    return np.asarray(lengths) * np.minimum(parameters.get("stretch", 1.0), 1.0)
 
 
 class Training(TypedDict, total=False):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
-from kfx.kernels.parameters import lengths_of
+from kfx.kernels.names import lengths_of
 from kfx.numerics.arrays import Vector
 from kfx.numerics.streams import Streams
 from kfx.optimizers.journal import Journal, State, Step

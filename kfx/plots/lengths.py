@@ -7,7 +7,7 @@ import textwrap
 import numpy as np
 from matplotlib.figure import Figure
 
-from kfx.kernels.parameters import OF_FEATURES, lengths_of
+from kfx.kernels.names import OF_FEATURES, lengths_of
 from kfx.plots.style import COLOURS, DATA, FAINT, INITIAL, Drawn, figure, headline, legend, literal, title
 from kfx.record.fitted import lengths_of_features
 from kfx.record.reading import Run

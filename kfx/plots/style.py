@@ -20,8 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from kfx.config import registry
 from kfx.files import whole_path
-from kfx.kernels.names import readable
-from kfx.kernels.parameters import NORM
+from kfx.kernels.names import NORM, readable
 from kfx.outcomes import ConfigError
 from kfx.record.reading import Run
 

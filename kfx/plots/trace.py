@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kfx.kernels.parameters import OF_FEATURES
+from kfx.kernels.names import OF_FEATURES
 from kfx.numerics.formatting import spread
 from kfx.plots.style import (
     COLOURS,

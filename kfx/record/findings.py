@@ -12,7 +12,7 @@ import numpy as np
 
 from kfx.config.metrics import main_metric
 from kfx.files import Document, TableRow
-from kfx.kernels.parameters import OF_FEATURES
+from kfx.kernels.names import OF_FEATURES
 from kfx.numerics.formatting import spread
 
 

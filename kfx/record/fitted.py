@@ -13,7 +13,7 @@ import torch
 
 from kfx.files import Document
 from kfx.kernels.base import Kernel
-from kfx.kernels.parameters import NORM, lengths_of
+from kfx.kernels.names import NORM, lengths_of
 from kfx.outcomes import RecordError
 
 if TYPE_CHECKING:

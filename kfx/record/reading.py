@@ -16,6 +16,7 @@ from kfx.config.plugins import load_plugins, require_plugins
 from kfx.documents import damaged, read_document, require_shape
 from kfx.experiment.config import typed
 from kfx.files import Document, read_rows
+from kfx.kernels.names import NORM, lengths_of
 from kfx.outcomes import ChangedError, KfxError, RecordError, Status
 from kfx.record.columns import EVALUATION_COLUMNS, SEAL, TRACE_COLUMNS
 from kfx.record.origin import require_own_files, require_unchanged
@@ -84,8 +85,6 @@ class Run:
 
         RecordError if a kernel has too many parameters for `metrics.json`.
         """
-        from kfx.kernels.parameters import NORM
-
         config = typed(self.config)
         parts = self.metrics["parameters"].get("folds")
         if not config.outputs.is_separate or parts is None:
@@ -120,7 +119,6 @@ class Run:
         """
         import pandas as pd
 
-        from kfx.kernels.parameters import lengths_of
         from kfx.record.fitted import recorded_parameters
 
         found = lengths_of(recorded_parameters(self.directory, self.metrics["parameters"]))

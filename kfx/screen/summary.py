@@ -11,8 +11,7 @@ import numpy as np
 
 from kfx.experiment.config import Config
 from kfx.files import Document, TableRow
-from kfx.kernels.names import readable
-from kfx.kernels.parameters import NORM
+from kfx.kernels.names import NORM, readable
 from kfx.numerics.formatting import number
 from kfx.record.findings import Findings, ParameterChange, difference_of, held_out, mean_of, reading_of_rho
 from kfx.record.fitted import lengths_of_features
