@@ -52,13 +52,14 @@ class Points:
     cells: pd.DataFrame | None = None
     weights: np.ndarray | None = None
 
-    def but(self, counts: np.ndarray, weights: np.ndarray) -> Points:
-        """Those that count, with their weights. counts, weights: (n,)."""
+    def but(self, counts: np.ndarray, weights: np.ndarray | None) -> Points:
+        """Those that count, with their weights. counts, weights: (n,), or None for no weights."""
         y, labels, classes = self.targets.y[counts], self.targets.labels, self.targets.classes
         targets = Targets(y, None if labels is None else labels[counts], classes)
         is_test = None if self.is_test is None else self.is_test[counts]
         cells = None if self.cells is None else self.cells[counts]
-        return Points(self.x[counts], targets, is_test, self.encoding, cells, weights[counts])
+        own = None if weights is None else weights[counts]
+        return Points(self.x[counts], targets, is_test, self.encoding, cells, own)
 
     def feature_count(self, train: np.ndarray | None) -> int:
         """The number of features that training points have. train: a mask, (n,); None for all points."""

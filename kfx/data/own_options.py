@@ -119,6 +119,12 @@ class OwnFile(FromFile, OwnDataset, abc.ABC):
         "points too; 0 leaves a point out, and only ratios matter",
         null="all points alike",
     )
+    copies: str = word(
+        "auto | once | each",
+        "training rows that are equal in features and targets; once: one of them counts, since a point whose copy "
+        "stays is not left out; auto: once for tables with real-valued targets, where equal rows are no chance, "
+        "otherwise each; with weights always each",
+    )
     predict: str | None = ranged(
         None,
         "the path of a file",
@@ -127,7 +133,7 @@ class OwnFile(FromFile, OwnDataset, abc.ABC):
         null="none",
     )
 
-    implied = {**OwnDataset.implied, "weights": None, "predict": None}  # noqa: RUF012
+    implied = {**OwnDataset.implied, "weights": None, "copies": "each", "predict": None}  # noqa: RUF012
 
     @abc.abstractmethod
     def read(self) -> Points:
@@ -291,7 +297,7 @@ class OwnTableOption(RowFile, OwnFile):
         layout, second = self._layout(), self.second()
         if second is not None:
             layout = replace(layout, test=None)
-        return _table(changes(self.file()), layout, None if second is None else changes(second))
+        return _table(changes(self.file()), layout, None if second is None else changes(second), self.copies)
 
     def target_names(self) -> tuple[str, ...]:
         return self._layout().targets
@@ -311,10 +317,11 @@ class OwnTableOption(RowFile, OwnFile):
 
 
 @lru_cache(maxsize=4)
-def _table(file: tuple[str, ...], layout: Layout, second: tuple[str, ...] | None) -> Points:
+def _table(file: tuple[str, ...], layout: Layout, second: tuple[str, ...] | None, copies: str) -> Points:
+    from kfx.data.copies import without
     from kfx.data.table_file import read
 
-    return read(Path(file[0]), layout, None if second is None else Path(second[0]))
+    return without(read(Path(file[0]), layout, None if second is None else Path(second[0])), copies, file[0])
 
 
 @lru_cache(maxsize=4)
@@ -358,11 +365,12 @@ class OwnArraysOption(OwnFile):
 
     def read(self) -> Points:
         weights = None if self.weights is None else str(self.weights)
-        return _arrays(changes(self.file()), self.task, self.channels, weights)
+        return _arrays(changes(self.file()), self.task, self.channels, weights, self.copies)
 
 
 @lru_cache(maxsize=4)
-def _arrays(file: tuple[str, ...], task: str, channels: str, weights: str | None) -> Points:
+def _arrays(file: tuple[str, ...], task: str, channels: str, weights: str | None, copies: str) -> Points:
     from kfx.data.array_file import read
+    from kfx.data.copies import without
 
-    return read(Path(file[0]), task, channels, weights)
+    return without(read(Path(file[0]), task, channels, weights), copies, file[0])

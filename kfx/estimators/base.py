@@ -63,6 +63,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     targets : str
         As `dataset.targets`: "standardized", "centered" or "as_given"; "auto": standardized, for classes as given.
         Predictions have the units of y.
+    copies : str
+        As `dataset.copies`: whether rows that are equal in features and targets count "once" or "each"; "auto": once
+        where the targets are real-valued and equal rows no chance. With weights each counts.
     flow : mapping
         Settings of the section `flow`, for optimizers that move points.
     outputs : mapping
@@ -122,6 +125,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         flow: Mapping[str, object] | Option | None = None,
         scale: str | Sequence[str] | None = "auto",
         targets: str = "auto",
+        copies: str = "auto",
         outputs: Mapping[str, object] | Option | None = None,
         solver: str = "auto",
         centres: int | None = None,
@@ -140,6 +144,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         self.flow = flow
         self.scale = scale
         self.targets = targets
+        self.copies = copies
         self.outputs = outputs
         self.solver = solver
         self.centres = centres
@@ -292,6 +297,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         image = None if x.ndim == 2 else (*x.shape[2:], x.shape[1])[: 2 if x.shape[1] == 1 else 3]
         settings = {name: self._named(name) for name in NESTED}
         self._seed_ = self._seed()
+        x, y, labels = self._counted_once(x, y, labels, weights)
         n, size = len(x), self.n_interpolation
         if size is not None and not (isinstance(size, numbers.Integral) and 1 <= int(size) <= n):
             raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
@@ -323,6 +329,20 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             fitted.kernel, points, targets, fitted.regularization, units, fitted.arithmetic, used
         )
 
+    def _counted_once(
+        self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """The points, targets and labels whose copies count as `copies` says; a line says how many are left out."""
+        from kfx.data.copies import counted, warn
+
+        if self.copies not in ("auto", "once", "each"):
+            raise ConfigError(f"copies={self.copies!r}: expected auto, once or each")
+        if weights is not None:
+            return x, y, labels
+        counts = counted(self.copies, x, y)
+        warn(counts, "", "copies='each'")
+        return (x, y, labels) if counts.all() else (x[counts], y[counts], None if labels is None else labels[counts])
+
     def holding(self, predictor: Predictor | Separate) -> Self:
         """The estimator as one that has been fitted, with the kernel and the solution of a run."""
         from kfx.evaluation.predictor import Separate
@@ -339,7 +359,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def _of_one_output(self) -> Self:
         """The estimator of one output or component."""
-        alone: Self = clone(self).set_params(outputs=None, scale=None, targets="as_given")
+        alone: Self = clone(self).set_params(outputs=None, scale=None, targets="as_given", copies="each")
         return alone
 
     def _seed(self) -> int:

@@ -54,6 +54,7 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
             regularization=regularization,
             flow=flow,
             scale=None,  # moved points keep the units of X
+            copies="each",  # each has a position
             targets=targets,
             image_shape=image_shape,
             device=device,

@@ -1,0 +1,70 @@
+"""Rows that are copies of others, as joins and exports leave them.
+
+A point whose copy stays is not left out: λ, deviations and intervals would be too small.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kfx.data.files import warn_once
+
+if TYPE_CHECKING:
+    from kfx.data.own import Points
+
+_AGREE = 0.9
+"""Share of the features that several rows have whose rows have one target."""
+_VALUES = 100
+"""A target that takes fewer values is a grade. Counted as 1 / Σp², with the shares p of different rows."""
+
+
+def counted(how: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Which rows count, (n,), by `dataset.copies`: each, or of rows that are equal in features and targets the first.
+
+    how: `once`, `each`, or `auto`, which takes equal rows for copies where they are hardly chance: where rows with
+    equal features have equal targets in nine of ten cases, and targets take many values. Otherwise codes and grades may
+    have met, and each counts. x: (n, …); NaN equals NaN. y: (n, outputs).
+    """
+    every = np.ones(len(x), dtype=bool)
+    if how == "each" or (how == "auto" and x.ndim != 2):
+        return every
+    features = _first(x.reshape(len(x), -1))
+    rows = _first(np.column_stack([features, y]))
+    counts = rows == np.arange(len(x))
+    if counts.all() or how == "once":
+        return counts
+    repeated = np.bincount(features, minlength=len(x)) > 1
+    agree = np.bincount(features[counts], minlength=len(x))[repeated] == 1
+    shares = np.unique(_first(y[counts]), return_counts=True)[1] / counts.sum()
+    many = min(_VALUES, counts.sum() / 2)
+    return counts if agree.mean() >= _AGREE and 1 / np.square(shares).sum() >= many else every
+
+
+def _first(rows: np.ndarray) -> np.ndarray:
+    """The number of the first row that equals each, (n,). rows: (n, columns)."""
+    rows = np.ascontiguousarray(np.where(np.isnan(rows), np.nan, rows + 0.0))  # one NaN, and no -0.0
+    _, first, inverse = np.unique(
+        rows.view(f"V{rows.itemsize * rows.shape[1]}"), return_index=True, return_inverse=True
+    )
+    return first[inverse.reshape(len(rows))]
+
+
+def warn(counts: np.ndarray, where: str, key: str) -> None:
+    """Say once how many rows are copies. where: begins the message. key: what counts each."""
+    if not counts.all():
+        found = f"{where}{int((~counts).sum())} of {len(counts)} rows are copies of others in features and targets"
+        warn_once(found, f", and count once; {key} counts each")
+
+
+def without(points: Points, how: str, where: str) -> Points:
+    """The points with copies among training points as `dataset.copies` says, with weights as they are; a line says how
+    many there are. where: begins the line."""
+    if points.weights is not None:
+        return points
+    trains = np.ones(len(points.x), dtype=bool) if points.is_test is None else ~points.is_test
+    counts = np.ones(len(trains), dtype=bool)
+    counts[trains] = counted(how, points.x[trains], points.targets.y[trains])
+    warn(counts[trains], f"{where}: ", "dataset.copies=each")
+    return points if counts.all() else points.but(counts, None)
