@@ -26,9 +26,6 @@ _CONTRADICTED = 1.0
 """Nats by which the density of a point left out may be below that of a larger λ. One pair of equal points with
 different targets puts a tiny λ, which may predict the others best, some nats below: their errors are thousands of
 deviations."""
-_NEAR = 1.02
-"""Factor of the least error within which λ is chosen by the density of points left out: errors alone tell such λ apart
-by chance, and deviations hang on λ more than means do."""
 _LEAST = 1e-14
 """The smallest reciprocal condition number with which eigenvalues have meaning."""
 
@@ -54,8 +51,8 @@ def errors_of_candidates(
     noisy: bool = False,
 ) -> list[float]:
     """Return the sum of squared errors of each λ over random folds of at most `points` points; infinite where its
-    matrix has no Cholesky factor. Of `noisy` targets left out one by one in memory, also where the errors contradict
-    the predicted variances, and where another λ with nearly the least error gives the points left out more density.
+    matrix has no Cholesky factor, and, of `noisy` targets left out one by one in memory, where the errors contradict
+    the predicted variances.
 
     folds: their number; None leaves out one point at a time, by an eigendecomposition, if the matrix fits in memory.
     x: (n, …). y: (n, outputs). points: None for all n. in_blocks: a fold is a block of successive points, as windows of
@@ -88,8 +85,6 @@ def errors_of_candidates(
         falling = np.argsort([-candidate.of(gram) for candidate in candidates])
         highest = np.maximum.accumulate(densities[falling])  # of a larger λ: copies of points make tiny ones look best
         errors[falling[densities[falling] < highest - _CONTRADICTED]] = math.inf
-        near = errors <= _NEAR * errors.min()
-        errors[near & (densities < densities[near].max(initial=-math.inf))] = math.inf
     return list(map(float, errors))
 
 
