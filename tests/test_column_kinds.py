@@ -13,7 +13,7 @@ import pytest
 
 from kfx import KernelFlowClassifier, KernelFlowRegressor, load_run
 from kfx.data.cells import PLAIN
-from kfx.data.column_kinds import kind_of
+from kfx.data.column_kinds import Dates, Fault, kind_of
 from kfx.experiment.compose import load
 from kfx.outcomes import DataError
 
@@ -283,3 +283,49 @@ def test_a_year_of_two_digits_in_new_rows_is_of_one_century():
     kind = kind_of(days)
     assert kind.read(days, PLAIN).astype("M8[Y]").astype(str).tolist() == ["1975", "1999", "2004"]
     assert np.isnat(kind.read(pd.Series(["15/03/60"]), PLAIN)).all()
+
+
+_INSTANTS = pd.Series(pd.date_range("2023-06-01", periods=40, freq="7h", tz="UTC"))
+_HERE = _INSTANTS.dt.tz_convert("Europe/Berlin")
+WITH_ZONE = {
+    "a zone": _HERE,
+    "UTC": _INSTANTS,
+    "text, +02:00": _HERE.astype(str),
+    "text, Z": _INSTANTS.dt.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    "text, +0100": _INSTANTS.dt.tz_convert("Etc/GMT-1").dt.strftime("%Y-%m-%d %H:%M%z"),
+    "text, -03:30": _INSTANTS.dt.tz_convert("America/St_Johns").dt.tz_convert("-03:30").astype(str),
+    "objects": _HERE.astype(object),
+}
+WITHOUT_ZONE = {"no zone": _HERE.dt.tz_localize(None), "text": _HERE.dt.tz_localize(None).astype(str)}
+HOURS = {"hours": _HERE.dt.strftime("%H:%M")}
+
+
+@pytest.mark.parametrize("written", [*WITH_ZONE, *WITHOUT_ZONE, *HOURS])
+def test_new_rows_mean_the_instants_of_training_rows_or_nothing(written):
+    groups = WITH_ZONE, WITHOUT_ZONE, HOURS
+    own = next(group for group in groups if written in group)
+    kind = kind_of(own[written])
+    assert isinstance(kind, Dates)
+    kind = kind.fitted(own[written], PLAIN)
+    expected = kind.features(own[written], PLAIN)
+    assert np.isfinite(expected).all()
+    for group in groups:
+        for column in group.values():
+            found = kind.features(column, PLAIN)
+            if group is own:
+                np.testing.assert_allclose(found, expected, atol=1e-12)
+            else:
+                assert np.isnan(found).all()
+
+
+def test_dates_with_and_without_a_zone_are_refused():
+    fault = kind_of(pd.Series(["2023-01-01 10:00", "2023-01-02 10:00+02:00"] * 5))
+    assert isinstance(fault, Fault)
+    assert "some with a time zone and some without" in fault.what
+
+
+def test_several_offsets_count_in_utc():
+    autumn = pd.Series(pd.date_range("2023-10-25", periods=40, freq="7h", tz="Europe/Berlin"))
+    kind = kind_of(autumn.astype(str)).fitted(autumn.astype(str), PLAIN)
+    in_utc = kind_of(autumn.dt.tz_convert("UTC")).fitted(autumn.dt.tz_convert("UTC"), PLAIN)
+    np.testing.assert_array_equal(kind.features(autumn.astype(str), PLAIN), in_utc.features(autumn, PLAIN))

@@ -578,7 +578,9 @@ def test_a_flow_of_centres_needs_other_points():
 
 def test_repeated_rows_have_finite_deviations():
     x = points_of(20).repeat(15, 1).numpy()
-    model = KernelFlowRegressor(centres=100, regularization=0, optimizer={"iterations": 2}).fit(x, x[:, 0])
+    model = KernelFlowRegressor(copies="each", centres=100, regularization=0, optimizer={"iterations": 2}).fit(
+        x, x[:, 0]
+    )
     deviation = model.predict(points_of(50, seed=1).numpy(), return_std=True)[1]
     assert deviation.max() < 1e3
 

@@ -1015,3 +1015,93 @@ def test_help_needs_no_file(kfx):
     code, out, _ = kfx("run", "dataset=table", "--help")
     assert code == 0
     assert "categorical" in out
+
+
+@pytest.mark.parametrize("kind", ["a duration", "a date", "a date with a zone"])
+@pytest.mark.parametrize("target", ["y", "[y,x]"])
+def test_targets_of_parquet_that_are_times_are_refused(in_folder, kind, target):
+    pytest.importorskip("pyarrow")
+    days = pd.to_timedelta(np.arange(20), unit="D")
+    starts = {
+        "a duration": pd.Timedelta(0),
+        "a date": pd.Timestamp("2020"),
+        "a date with a zone": pd.Timestamp("2020-01-01", tz="UTC"),
+    }
+    pd.DataFrame({"a": np.arange(20.0), "x": np.arange(20.0), "y": starts[kind] + days}).to_parquet("t.parquet")
+    with pytest.raises(DataError, match="column y holds"):
+        built(path="t.parquet", target=target)
+
+
+@pytest.mark.filterwarnings("ignore:.*(holds words|missing value)")
+def test_blanks_around_words_mean_nothing_in_training_and_in_new_rows(kfx, in_folder):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=80), "w": rng.choice(["a", " a", "a ", "b", "b  ", "NA "], 80)})
+    means = frame["w"].str.strip().map({"a": 1.0, "b": -1.0, "NA": 0.0})
+    frame = frame.assign(y=frame["x"] + means, test=np.arange(80) % 4 == 0)
+    frame.to_csv("t.csv", index=False)
+    words = [
+        *table(),
+        "dataset.test=test",
+        "optimizer.iterations=3",
+        "figures=false",
+        "evaluation.save_predictions=true",
+    ]
+    assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
+    run = load_run("r")
+    assert [name for name in run.metrics["features"] if name.startswith("w")] == ["w=a", "w=b"]
+    frame[frame["test"]].to_csv("new.csv", index=False)
+    code, out, _ = kfx("predict", "r", "new.csv")
+    assert code == 0
+    own = pd.read_csv("r/predictions.csv").query("kernel == 'trained'").sort_values("point")["prediction"]
+    np.testing.assert_allclose(pd.read_csv(io.StringIO(out))["prediction"], own, rtol=1e-9)
+
+
+@pytest.mark.parametrize("side", [4, 6])
+def test_new_images_have_their_channels_where_training_images_have_them(kfx, in_folder, side):
+    rng = np.random.default_rng(0)
+    x = rng.random((60, side, side, 4 if side == 4 else 3))
+    np.savez("i.npz", x=x, y=x[:, 0, 1, 0] - x[:, 2, 3, 1])
+    words = [*table(path="i.npz"), "dataset.channels=last", "kernel=rbf", "optimizer.iterations=3", "figures=false"]
+    assert kfx("run", *words, "hydra.run.dir=r", "evaluation.save_predictions=true")[0] == 0
+    found = load_run("r").predict(x)["prediction"].to_numpy()
+    code, out, _ = kfx("predict", "r", "i.npz")
+    assert code == 0
+    np.testing.assert_allclose(pd.read_csv(io.StringIO(out))["prediction"], found, rtol=1e-9)
+    own = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
+    errors = np.abs(found[:, None] - own["prediction"].to_numpy()).min(axis=0)
+    assert errors.max() < 1e-9  # each test point is one of these
+
+
+def test_a_new_point_that_is_no_number_is_left_out(kfx, in_folder):
+    x = np.random.default_rng(0).random((40, 3))
+    np.savez("p.npz", x=x, y=x[:, 0])
+    assert kfx("run", *table(path="p.npz"), "optimizer.iterations=3", "figures=false", "hydra.run.dir=r")[0] == 0
+    x[2, 1] = np.nan
+    np.savez("new.npz", x=x[:5])
+    code, out, err = kfx("predict", "r", "new.npz")
+    assert (code, list(pd.read_csv(io.StringIO(out))["row"])) == (0, [1, 2, 4, 5])
+    assert "row 3 is left out: holds what is no finite number" in err
+
+
+def test_of_a_line_with_too_many_fields_that_is_said(kfx, in_folder):
+    x = np.linspace(0, 1, 40)
+    pd.DataFrame({"x": x, "y": x**2}).to_csv("t.csv", index=False)
+    assert kfx("run", *table(), "optimizer.iterations=3", "figures=false", "hydra.run.dir=r")[0] == 0
+    (in_folder / "new.csv").write_text("x\n0.1\n0.2,5\n0.3\n")
+    code, _, err = kfx("predict", "r", "new.csv")
+    assert code == 0
+    assert "row 2 is left out: its line has 2 fields, the first line 1" in err
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_target_that_is_zero_in_a_fold_leaves_deviations_finite(kfx, in_folder, seed):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"])
+    frame = frame.assign(y=frame["a"] + 0.1 * rng.normal(size=60), z=np.where(np.arange(60) < 2, 1.0, 0.0))
+    frame.to_csv("t.csv", index=False)
+    words = ["dataset.targets=as_given", f"seed={seed}", "optimizer.iterations=3", "figures=false", "hydra.run.dir=r"]
+    code, _, err = kfx("run", *table(target="[y,z]"), *words)
+    assert code == 0
+    assert "divide" not in err
+    metrics = load_run("r").metrics
+    assert np.isfinite(metrics["inflation"]).all()

@@ -70,13 +70,14 @@ def _with_weights(points: Points, weights: np.ndarray, where: str) -> Points:
 
 
 def new_points(path: Path, channels: str = "first") -> np.ndarray:
-    """Return the points of an .npz file without targets, or beside them: `x`, or else `x_test`, (n, …), float64."""
+    """Return the points of an .npz file without targets, or beside them: `x`, or else `x_test`, (n, …), float64, with
+    values that are no finite numbers as they are."""
     require_file(path, (".npz",))
     shapes = _shapes(path)
     name = next((name for name in ("x", "x_test") if name in shapes), None)
     if name is None:
         raise DataError(f"{path}: holds {', '.join(sorted(shapes)) or 'nothing'}; expected x, or x_test")
-    return _points(path, name, _loaded(path, [name])[0], channels)
+    return _points(path, name, _loaded(path, [name])[0], channels, missing=True)
 
 
 def _loaded(path: Path, names: Sequence[str]) -> list[np.ndarray]:
@@ -128,7 +129,7 @@ def _shape(archive: ZipFile, info: ZipInfo, path: Path) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _points(path: Path, name: str, x: np.ndarray, channels: str) -> np.ndarray:
+def _points(path: Path, name: str, x: np.ndarray, channels: str, *, missing: bool = False) -> np.ndarray:
     if x.ndim not in (2, 4) or x.dtype.kind == "U":
         hint = {1: "reshape it to (n, 1)", 3: "images of one channel are (n, 1, height, width)"}.get(x.ndim, "")
         raise DataError(
@@ -145,7 +146,8 @@ def _points(path: Path, name: str, x: np.ndarray, channels: str) -> np.ndarray:
     if x.ndim == 4 and channels == "last":
         x = np.moveaxis(x, -1, 1)
     x = x.astype(np.float64)
-    require_numbers(x.reshape(len(x), -1), f"{path}: {name}")
+    if not missing:
+        require_numbers(x.reshape(len(x), -1), f"{path}: {name}")
     return x
 
 

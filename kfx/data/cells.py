@@ -81,6 +81,8 @@ def numbers_of(column: pd.Series, form: Form = PLAIN) -> pd.Series:
     """A column as numbers: NaN for anything else, infinity beyond float64. form: of the numbers in text."""
     import pandas as pd
 
+    if column.dtype.kind in "mM":  # dates and durations, which count in any unit
+        return pd.Series(float("nan"), index=column.index)
     if not form.is_plain and not pd.api.types.is_numeric_dtype(column):
         column = column.map(lambda value: _with_point(value, form) if isinstance(value, str) else value)
     try:

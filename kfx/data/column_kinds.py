@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import numbers
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -109,9 +109,9 @@ class Words:
 class Dates:
     """Dates and times of day.
 
-    format: how texts are written, as of `times.Dates`. zone: the time zone in which parts are counted, of a column that
-    has one. first: the first of the training rows. unit: of the time since then, seconds if the training rows are of
-    one day.
+    format: how texts are written but for a time zone, as of `times.Dates`. zone: the time zone of the training rows, in
+    which parts are counted: the one offset of texts, UTC for several; None for dates without one. first: the first of
+    the training rows. unit: of the time since then, seconds if the training rows are of one day.
     """
 
     format: str = times.ISO
@@ -122,7 +122,7 @@ class Dates:
 
     def fitted(self, column: pd.Series, form: Form) -> Dates:
         """With the first date of training rows."""
-        at = self.read(column, form)
+        at = self._read_here(column, form)
         if np.isnat(at).all():
             return self
         at = at[~np.isnat(at)]
@@ -136,7 +136,7 @@ class Dates:
     def features(self, column: pd.Series, form: Form) -> np.ndarray:
         """The time since the first training date, and sine and cosine of each part of the calendar, (n, 9), NaN where a
         value is missing or no date."""
-        at = self.read(column, form)
+        at = self._read_here(column, form)
         found = np.full((len(at), 1 + 2 * len(_PARTS)), np.nan)
         known, at = ~np.isnat(at), at[~np.isnat(at)]
         found[known, 0] = (at - self.first) / np.timedelta64(1, "D" if self.unit == "days" else "s")
@@ -153,18 +153,35 @@ class Dates:
         return found
 
     def read(self, column: pd.Series, form: Form) -> np.ndarray:
-        """The dates, (n,), NaT where a value is missing or no date."""
+        """The dates, (n,), in UTC if the training rows have a time zone; NaT where a value is missing or no date, where
+        it has a zone and the training rows have none or the other way round, and for a day where they are of none."""
         import pandas as pd
 
+        nothing = np.full(len(column), "NaT", dtype="M8[us]")
         if isinstance(column.dtype, pd.PeriodDtype):
             column = column.dt.to_timestamp()
+        have_days = self.format == times.ISO or any(year in self.format for year in ("%Y", "%y", "%G"))
         if isinstance(column.dtype, pd.DatetimeTZDtype):
-            column = column.dt.tz_convert(self.zone).dt.tz_localize(None)
+            return nothing if self.zone is None else column.dt.tz_convert(None).to_numpy("M8[us]")
         if pd.api.types.is_datetime64_dtype(column):
-            return column.to_numpy("M8[us]")
-        at = times.parsed(column, self.format)
+            return column.to_numpy("M8[us]") if have_days and self.zone is None else nothing
+        bare, offsets = times.apart(column)
+        at = times.parsed(bare, self.format)
         at = np.where(_in_two_centuries(at, self.format), np.datetime64("NaT"), at)
-        return at if self.format == times.ISO else np.where(np.isnat(at), times.parsed(column, times.ISO), at)
+        if have_days and self.format != times.ISO:
+            at = np.where(np.isnat(at), times.parsed(bare, times.ISO), at)
+        ahead = offsets.map({each: np.timedelta64(times.ahead_of_utc(each), "us") for each in offsets.unique()})
+        is_as_trained = (offsets != "").to_numpy() == (self.zone is not None)
+        return np.where(is_as_trained, at - ahead.to_numpy("m8[us]"), np.datetime64("NaT"))
+
+    def _read_here(self, column: pd.Series, form: Form) -> np.ndarray:
+        """The dates, (n,), by clocks in the training rows' time zone."""
+        import pandas as pd
+
+        at = self.read(column, form)
+        if self.zone is None:
+            return at
+        return pd.Series(at).dt.tz_localize("UTC").dt.tz_convert(self.zone).dt.tz_localize(None).to_numpy("M8[us]")
 
 
 _PARTS: Mapping[str, float] = {"month": 12, "weekday": 7, "day_of_year": 365.25, "hour": 24}
@@ -221,8 +238,11 @@ def _of_texts(column: pd.Series, known: pd.Series, form: Form, by_size: bool) ->
 def _dates(known: pd.Series, are_dates: pd.Series) -> Dates | Fault:
     if not are_dates.all():
         return Fault(f"holds {shown(known[~are_dates])}, which is no date")
+    different = times.apart(known)[1].unique()
+    if "" in different and len(different) > 1:
+        return Fault(f"holds {shown(known)}, some with a time zone and some without")
     if known.map(lambda value: isinstance(value, datetime.date)).all():
-        return Dates()
+        return Dates(zone=_zone_of(different))
     found = list(times.readings(known, np.zeros(len(known), dtype=int)))
     if not found:
         return Fault(f"holds {shown(known)} and other dates, which have no reading in common")
@@ -234,7 +254,13 @@ def _dates(known: pd.Series, are_dates: pd.Series) -> Dates | Fault:
         year = found[0].at[late][0].astype("M8[Y]")
         years = f"{year - 100} or {year}"
         return Fault(f"holds {shown(known[late])}, which may be of {years}; write years with four digits")
-    return Dates(found[0].format)
+    return Dates(found[0].format.removesuffix(different[0]), _zone_of(different))
+
+
+def _zone_of(offsets: Iterable[str]) -> datetime.tzinfo | None:
+    """The time zone of dates with these different offsets, as `times.apart` gives them."""
+    ahead = {times.ahead_of_utc(each) for each in offsets if each}
+    return None if not ahead else datetime.timezone(ahead.pop()) if len(ahead) == 1 else datetime.UTC
 
 
 def _in_two_centuries(at: np.ndarray, how: str) -> np.ndarray:
@@ -250,6 +276,8 @@ def as_kind(column: pd.Series, kind: Kind, form: Form) -> pd.Series | Fault:
     if isinstance(kind, Words):
         return column.astype(object).map(str, na_action="ignore")
     found = pd.Series(kind.read(column, form), index=column.index)
+    if isinstance(kind, Dates) and kind.zone is not None:
+        found = found.dt.tz_localize("UTC")
     wrong = column[found.isna() & column.notna()]
     return Fault(f"holds {shown(wrong)}, {kind.expected}") if len(wrong) else found
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 _AGREE = 0.9
 """Share of the features that several rows have whose rows have one target."""
-_VALUES = 100
-"""A target that takes fewer values is a grade. Counted as 1 / Σp², with the shares p of different rows."""
+_FEW, _MANY = 20, 100
+"""A target that takes fewer than 20 values is a grade, one of 100 real-valued, and one of half as many as there are
+different rows. Counted as 1 / Σp², with the shares p of different rows."""
 
 
 def counted(how: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -38,7 +39,7 @@ def counted(how: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     repeated = np.bincount(features, minlength=len(x)) > 1
     agree = np.bincount(features[counts], minlength=len(x))[repeated] == 1
     shares = np.unique(_first(y[counts]), return_counts=True)[1] / counts.sum()
-    many = min(_VALUES, counts.sum() / 2)
+    many = max(_FEW, min(_MANY, counts.sum() / 2))
     return counts if agree.mean() >= _AGREE and 1 / np.square(shares).sum() >= many else every
 
 

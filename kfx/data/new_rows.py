@@ -191,7 +191,8 @@ class Encoding:
             chunk = self.encode(frame, first)
             problems = {**chunk.problems, **{first + i: text for i, text in broken.items()}}
             good = ~np.isin(chunk.rows, list(problems))
-            yield Chunk(chunk.rows[good], chunk.x[good], dict(sorted(problems.items())), chunk.unknown)
+            unknown = {row: what for row, what in chunk.unknown.items() if row not in problems}
+            yield Chunk(chunk.rows[good], chunk.x[good], dict(sorted(problems.items())), unknown)
             first += len(frame)
 
 

@@ -249,9 +249,15 @@ def check_target(column: pd.Series, where: str, layout: Layout) -> None:
 
 
 def target_values(frame: pd.DataFrame, layout: Layout) -> np.ndarray:
-    """The targets, (n,), or (n, outputs) for several columns: numbers if all are numbers, else words."""
+    """The targets, (n,), or (n, outputs) for several columns: numbers if all are numbers, else words.
+
+    DataError for dates and durations, whose numbers depend on a unit.
+    """
     import pandas as pd
 
+    if timed := [name for name in layout.targets if frame[name].dtype.kind in "mM"]:
+        what = f"column {timed[0]} holds {shown(frame[timed[0]].dropna())}, a date or a duration"
+        raise DataError(f"{what}; a target is numbers or words: write it as a number, in seconds or days")
     if len(layout.targets) > 1:
         return np.stack([frame[name].to_numpy(dtype=np.float64) for name in layout.targets], axis=1)
     column = frame[layout.targets[0]]

@@ -184,6 +184,7 @@ def read(path: Path, names: Sequence[str], form: Form, as_text: Sequence[str], m
         raise DataError(f"{path}: {count} rows of {len(names)} columns are too many; list fewer columns")
     places = {str(known.index(name)): name for name in names}
     text = [place for place, name in places.items() if name in as_text]
+    missing = {place: [""] if place in text else list(form.missing) for place in places}
     try:
         with opened(path, form) as stream, warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -199,7 +200,7 @@ def read(path: Path, names: Sequence[str], form: Form, as_text: Sequence[str], m
                 dtype=str if form.thousands else dict.fromkeys(text, str),
                 index_col=False,
                 skipinitialspace=True,
-                na_values={place: [""] if place in text else list(form.missing) for place in places},
+                na_values=missing,
                 keep_default_na=False,
                 low_memory=False,
                 **as_written(pd.__version__),
@@ -210,6 +211,10 @@ def read(path: Path, names: Sequence[str], form: Form, as_text: Sequence[str], m
         raise DataError(f"{path}: {' '.join(str(error).split())}") from error
     if most is None and len(frame) != count:  # two readers that do not agree: neither is to be believed
         raise DataError(f"{path}: holds {count} rows or {len(frame)}; are quotation marks within a field?")
+    for place in frame.select_dtypes(exclude="number").columns:  # blanks at the end, which the reader keeps
+        if not pd.api.types.is_bool_dtype(frame[place]):
+            words = frame[place].map(lambda value: value.strip() if isinstance(value, str) else value)
+            frame[place] = words.mask(words.isin(missing[place]))
     return frame.rename(columns=places)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -292,8 +293,7 @@ def readings(column: pd.Series, groups: np.ndarray) -> Iterator[Dates]:
     if column.isna().any():
         return
     texts = column.astype(str).str.strip()
-    offsets = texts.str.extract(f"({_OFFSET.pattern})", expand=False).fillna("")
-    bare = pd.Series([text.removesuffix(each) for text, each in zip(texts, offsets, strict=True)], index=texts.index)
+    bare, offsets = apart(column)
     for how in _candidates(bare.iloc[0]):
         if np.isnat(at := parsed(bare, how)).any():
             continue
@@ -306,6 +306,23 @@ def readings(column: pd.Series, groups: np.ndarray) -> Iterator[Dates]:
             return
     if not np.isnat(at := parsed(texts, ISO)).any():
         yield Dates(at, ISO)
+
+
+def apart(column: pd.Series) -> tuple[pd.Series, pd.Series]:
+    """Dates as text without their time zone, (T,), and their zones as they are written, (T,), empty for none."""
+    import pandas as pd
+
+    texts = column.astype(object).where(column.notna(), "").astype(str).str.strip()
+    offsets = texts.str.extract(f"({_OFFSET.pattern})", expand=False).fillna("")
+    bare = [text.removesuffix(each) for text, each in zip(texts, offsets, strict=True)]
+    return pd.Series(bare, index=texts.index, dtype=object), offsets
+
+
+def ahead_of_utc(offset: str) -> datetime.timedelta:
+    """How far clocks are ahead of UTC in a zone as `apart` gives it."""
+    digits = re.sub(r"\D", "", offset)
+    size = datetime.timedelta(hours=int(digits[:2]), minutes=int(digits[2:])) if digits else datetime.timedelta()
+    return -size if "-" in offset else size
 
 
 @lru_cache(maxsize=64)

@@ -130,7 +130,9 @@ class Model:
             predictor = Separate(each, replace(without_points(last), inflation=1.0, maps=()))
         else:
             predictor = solved(last, run.kernel, EFFECTIVE)
-        encoding = whole.encoding or PointEncoding(parts[-1].x_train.shape[1:])
+        last_axis = getattr(config.dataset, "channels", "first") == "last"
+        shape = parts[-1].x_train.shape[1:]
+        encoding = whole.encoding or PointEncoding(shape, "last" if last_axis else "first")
         return cls(run, config, parts[-1], how[-1], predictor, encoding, _classes(config, whole, last))
 
     def predict_all(self, rows: pd.DataFrame | np.ndarray) -> pd.DataFrame:

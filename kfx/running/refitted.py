@@ -140,7 +140,7 @@ def errors_of_procedures(
     config: Config, tensors: Tensors, weights: torch.Tensor | None, noisy: bool, procedures: Sequence[Procedure]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """The mean squared error of each procedure at training points, (procedures,), by kernels fitted without their fold,
-    infinite where one fails; and for each procedure |error| / deviation, (n, outputs).
+    infinite where one fails; and for each procedure |error| / deviation, (n, outputs), NaN without a deviation.
 
     tensors: x, (n, …), and y, (n, outputs), as learned. weights: (n,), by which squared errors count. noisy: as of
     `errors_of_candidates`.
@@ -161,7 +161,8 @@ def errors_of_procedures(
             except NumericalError:
                 mean, deviation = np.full(y[held].shape, np.inf), np.ones(y[held].shape)
             errors[number].append(np.abs(mean - in_numpy(y[held])) * roots)
-            relative[number].append(errors[number][-1] / deviation)
+            known = np.where(deviation > 0, deviation, np.nan)  # targets of a fold that do not vary have none
+            relative[number].append(errors[number][-1] / known)
     means = np.array([np.square(np.concatenate(each)).mean() for each in errors])
     return means, [np.concatenate(each) for each in relative]
 
@@ -192,7 +193,7 @@ def best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) ->
         procedure, how, is_fitted = procedures[best]
         if is_fitted and context.parts[part].labels_train is None:  # it may be too sure
             # no mean of squares, of which one point can be all: a training point's twin has nearly no deviation
-            factor = np.quantile(relative[best], COVERED) / ndtri((1 + COVERED) / 2)
+            factor = np.nanquantile(relative[best], COVERED) / ndtri((1 + COVERED) / 2)
             context.inflation[part] = max(float(factor), 1.0)
         if best < 2:
             return Kept((own, start)[best], how)
