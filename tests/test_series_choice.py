@@ -248,6 +248,7 @@ def test_gaps_in_the_known_part_leave_intervals():
     assert (high - low > 0.02 * forecast).all()
 
 
+@pytest.mark.filterwarnings("ignore:.*values that are not positive")
 @pytest.mark.parametrize("at", [-1, -2, -3])
 def test_a_value_without_a_logarithm_is_forecast_first(at):
     series = sales(90)
@@ -316,6 +317,7 @@ def test_what_is_fitted_stays_when_settings_change():
     assert len(fitted.set_params(panel="shared").predict(3)) == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*errors of one step")
 def test_a_run_forecasts_by_several_settings_with_intervals(kfx, tmp_path):
     months = pd.date_range("2001-01-01", periods=120, freq="MS").strftime("%Y-%m")
     pd.DataFrame({"month": months, "sold": sales()}).to_csv("sales.csv", index=False)

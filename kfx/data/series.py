@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kfx.data.dataset import Dataset
-from kfx.data.files import cache_folder, require_file
+from kfx.data.files import cache_folder, require_file, warn_once
 from kfx.data.times import Step, sizes, step_of
 from kfx.data.windows import SeriesParts, Trajectory, Windows
 from kfx.outcomes import DataError
@@ -65,6 +65,9 @@ def as_dataset(
             )
         parts += [x, y * fitted.scale]
     x_train, y_train, x_test, y_test = parts
+    if fitted.differences.logarithm:
+        said = "; those of forecasts, as smape and r2, are of values"
+        warn_once(f"dataset {name}: errors of one step, as mse, mae and nlpd, are of {fitted.differences}", said)
     features = fitted.names(coordinates)
     whole = SeriesParts(fitted, tuple(train), tuple(test), tuple(coordinates), exponent)
     return Dataset(name, x_train, y_train, x_test, y_test, features=features, series=whole)

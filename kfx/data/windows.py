@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kfx.data.differences import Differences
+from kfx.data.files import warn_once
 from kfx.data.times import DAY, Dates, Step, sizes
 from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
@@ -169,7 +170,11 @@ class Windows:
         reach, count = self.reach, len(values)
         if count < reach:
             raise DataError(f"a forecast goes on from {reach} values; got {count}")
-        if self.differences.logarithm:  # a value without one is as one that is missing
+        if self.differences.logarithm and (values[-reach:] <= 0).any():  # a value without one is as one that is missing
+            warn_once(
+                "values that are not positive have no logarithm", ", and forecasts stand for them, as for missing ones"
+            )
+        if self.differences.logarithm:
             values = np.where(values > 0, values, np.nan)
         if not (whole := whole_runs(values, reach)).any():
             raise DataError(f"no {reach} values after one another are there, which a forecast goes on from; fill some")
