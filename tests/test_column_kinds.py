@@ -329,3 +329,7 @@ def test_several_offsets_count_in_utc():
     kind = kind_of(autumn.astype(str)).fitted(autumn.astype(str), PLAIN)
     in_utc = kind_of(autumn.dt.tz_convert("UTC")).fitted(autumn.dt.tz_convert("UTC"), PLAIN)
     np.testing.assert_array_equal(kind.features(autumn.astype(str), PLAIN), in_utc.features(autumn, PLAIN))
+    other = autumn.dt.strftime("%d.%m.%Y %H:%M%z")
+    np.testing.assert_array_equal(
+        kind_of(other).fitted(other, PLAIN).features(other, PLAIN), in_utc.features(autumn, PLAIN)
+    )

@@ -176,6 +176,18 @@ def test_columns_that_grow_evenly_are_warned_about(in_folder):
         assert read((path,), Rows())[1] == ("t", "x")
 
 
+@pytest.mark.parametrize("how", ["%Y-%m-%d %H:%M%z", "%d.%m.%Y %H:%M %z"])
+def test_forecasts_over_the_change_to_summer_time_go_on_after_the_last_row(kfx, in_folder, how):
+    at = pd.date_range("2024-03-29", periods=72, freq="h", tz="Europe/Berlin")
+    series("s.csv", at.strftime(how))
+    words = ("dataset=series", "dataset.path=s.csv", "dataset.time=t", "dataset.lags=4", "optimizer=none")
+    assert kfx("run", *words, "kernel=rbf", "kernel.sigma=3", "figures=false", "hydra.run.dir=r")[0] == 0
+    code, out, _ = kfx("predict", "r", "s.csv", "--steps", "2")
+    assert code == 0
+    forecast = pd.to_datetime(pd.read_csv(io.StringIO(out))["time"])
+    assert forecast.tolist() == [at[-1] + pd.Timedelta(hours=hours) for hours in (1, 2)]
+
+
 def test_series_come_back_by_their_names_and_dates_and_other_steps_are_refused(kfx, in_folder):
     at = dates("MS", n=60).strftime("%d.%m.%Y")
     whole = pd.concat([series("s.csv", at, name=name) for name in ("east", "west")])

@@ -170,9 +170,8 @@ class Dates:
         at = np.where(_in_two_centuries(at, self.format), np.datetime64("NaT"), at)
         if have_days and self.format != times.ISO:
             at = np.where(np.isnat(at), times.parsed(bare, times.ISO), at)
-        ahead = offsets.map({each: np.timedelta64(times.ahead_of_utc(each), "us") for each in offsets.unique()})
         is_as_trained = (offsets != "").to_numpy() == (self.zone is not None)
-        return np.where(is_as_trained, at - ahead.to_numpy("m8[us]"), np.datetime64("NaT"))
+        return np.where(is_as_trained, at - times.ahead_of_utc(offsets), np.datetime64("NaT"))
 
     def _read_here(self, column: pd.Series, form: Form) -> np.ndarray:
         """The dates, (n,), by clocks in the training rows' time zone."""
@@ -238,12 +237,13 @@ def _of_texts(column: pd.Series, known: pd.Series, form: Form, by_size: bool) ->
 def _dates(known: pd.Series, are_dates: pd.Series) -> Dates | Fault:
     if not are_dates.all():
         return Fault(f"holds {shown(known[~are_dates])}, which is no date")
-    different = times.apart(known)[1].unique()
+    bare, offsets = times.apart(known)
+    different = offsets.unique()
     if "" in different and len(different) > 1:
         return Fault(f"holds {shown(known)}, some with a time zone and some without")
     if known.map(lambda value: isinstance(value, datetime.date)).all():
         return Dates(zone=_zone_of(different))
-    found = list(times.readings(known, np.zeros(len(known), dtype=int)))
+    found = list(times.readings(bare, np.zeros(len(bare), dtype=int)))
     if not found:
         return Fault(f"holds {shown(known)} and other dates, which have no reading in common")
     differ = np.any([dates.at != found[0].at for dates in found], axis=0)
@@ -254,12 +254,12 @@ def _dates(known: pd.Series, are_dates: pd.Series) -> Dates | Fault:
         year = found[0].at[late][0].astype("M8[Y]")
         years = f"{year - 100} or {year}"
         return Fault(f"holds {shown(known[late])}, which may be of {years}; write years with four digits")
-    return Dates(found[0].format.removesuffix(different[0]), _zone_of(different))
+    return Dates(found[0].format, _zone_of(different))
 
 
 def _zone_of(offsets: Iterable[str]) -> datetime.tzinfo | None:
     """The time zone of dates with these different offsets, as `times.apart` gives them."""
-    ahead = {times.ahead_of_utc(each) for each in offsets if each}
+    ahead = {times.offset(each) for each in offsets if each}
     return None if not ahead else datetime.timezone(ahead.pop()) if len(ahead) == 1 else datetime.UTC
 
 

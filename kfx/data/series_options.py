@@ -376,8 +376,9 @@ class OwnSeriesOption(RowFile, FromFile, SeriesData):
     )
     date_format: str | None = ranged(
         None,
-        "codes such as %d.%m.%Y, ISO8601, or null for the one reading that all dates have",
-        lambda v: v is None or "%" in v or v == "ISO8601",
+        "codes such as %d.%m.%Y, ISO8601, ISO8601+00:00 for several offsets from UTC, or null for the one reading that "
+        "all dates have",
+        lambda v: v is None or "%" in v or v in ("ISO8601", "ISO8601+00:00"),
         "how the dates of time are written: the codes of strftime, and %q for a quarter",
         settle=lambda own, _: (dates := own.trajectories()[0][0].dates) and dates.format,
     )

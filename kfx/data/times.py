@@ -22,6 +22,8 @@ DAY, _MONTH = np.timedelta64(1, "D"), np.timedelta64(1, "M")
 _MOST_COMPARED = 1000
 ISO = "ISO8601"
 """Of dates that are not all written in the same way, but all as the standard has it."""
+IN_UTC = "ISO8601+00:00"
+"""Of dates with several offsets from UTC, which are read and written in UTC."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ class Dates:
         import pandas as pd
 
         index = pd.DatetimeIndex(self.at)
-        if self.format == ISO:
-            return [each.isoformat(sep=" ") for each in index]
+        if self.format in (ISO, IN_UTC):
+            return [each.isoformat(sep=" ") + self.format.removeprefix(ISO) for each in index]
         fields = {"%q": index.quarter, "%-d": index.day, "%-m": index.month, "%-H": index.hour}
         fields["%-I"] = (index.hour + 11) % 12 + 1
         used = {code: values.tolist() for code, values in fields.items() if code in self.format}
@@ -278,7 +280,7 @@ def _with_offsets(utc: pd.Series, local: pd.Series, how: str, groups: np.ndarray
     even, even_in_utc = (step_of(_split(at, groups)) is not None for at in (here, there))
     if even and (not even_in_utc or _hours(here) < _hours(there)):
         return Dates(here, how)
-    return Dates(there, ISO)
+    return Dates(there, IN_UTC)
 
 
 def _hours(at: np.ndarray) -> int:
@@ -300,8 +302,7 @@ def readings(column: pd.Series, groups: np.ndarray) -> Iterator[Dates]:
         if offsets.nunique() == 1:
             yield Dates(at, how + offsets.iloc[0])
         else:
-            utc = pd.to_datetime(texts, format=ISO, errors="coerce", utc=True).dt.tz_convert(None)
-            yield _with_offsets(utc, pd.Series(at), how, groups)
+            yield _with_offsets(pd.Series(at - ahead_of_utc(offsets)), pd.Series(at), how, groups)
         if how.startswith("%Y"):  # a date that begins with its year has one reading
             return
     if not np.isnat(at := parsed(texts, ISO)).any():
@@ -318,11 +319,18 @@ def apart(column: pd.Series) -> tuple[pd.Series, pd.Series]:
     return pd.Series(bare, index=texts.index, dtype=object), offsets
 
 
-def ahead_of_utc(offset: str) -> datetime.timedelta:
-    """How far clocks are ahead of UTC in a zone as `apart` gives it."""
-    digits = re.sub(r"\D", "", offset)
+def ahead_of_utc(offsets: pd.Series) -> np.ndarray:
+    """How far clocks are ahead of UTC, (T,), timedelta64, in zones as `apart` gives them; 0 without a zone."""
+    return np.asarray(
+        offsets.map({each: np.timedelta64(offset(each), "us") for each in offsets.unique()}), dtype="m8[us]"
+    )
+
+
+def offset(text: str) -> datetime.timedelta:
+    """How far clocks are ahead of UTC in a zone as it is written: +02:00, -0330, Z, UTC."""
+    digits = re.sub(r"\D", "", text)
     size = datetime.timedelta(hours=int(digits[:2]), minutes=int(digits[2:])) if digits else datetime.timedelta()
-    return -size if "-" in offset else size
+    return -size if "-" in text else size
 
 
 @lru_cache(maxsize=64)
@@ -353,6 +361,7 @@ def parsed(column: pd.Series, how: str) -> np.ndarray:
         texts, how = parts["y"].str.cat(months.map("{:02.0f}".format), "-"), ("%Y" if "%Y" in how else "%y") + "-%m"
     elif "%V" in how and not any(day in how for day in ("%u", "%w", "%a", "%A")):
         texts, how = texts + "-1", how + "-%u"
+    how = ISO if how == IN_UTC else how
     in_utc = how == ISO or "%z" in how
     found = pd.to_datetime(texts, format=how, errors="coerce", utc=in_utc)
     at: np.ndarray = (found.dt.tz_convert(None) if in_utc else found).to_numpy("M8[us]")
