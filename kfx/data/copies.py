@@ -52,20 +52,22 @@ def _first(rows: np.ndarray) -> np.ndarray:
     return first[inverse.reshape(len(rows))]
 
 
-def warn(counts: np.ndarray, where: str, key: str) -> None:
-    """Say once how many rows are copies. where: begins the message. key: what counts each."""
+def counting(how: str, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None, where: str, key: str) -> np.ndarray:
+    """Which training points count, (n,), as `counted`, or each with weights; a line says once how many are copies.
+
+    where: begins the line. key: what counts each.
+    """
+    counts = np.ones(len(x), dtype=bool) if weights is not None else counted(how, x, y)
     if not counts.all():
         found = f"{where}{int((~counts).sum())} of {len(counts)} rows are copies of others in features and targets"
         warn_once(found, f", and count once; {key} counts each")
+    return counts
 
 
 def without(points: Points, how: str, where: str) -> Points:
-    """The points with copies among training points as `dataset.copies` says, with weights as they are; a line says how
-    many there are. where: begins the line."""
-    if points.weights is not None:
-        return points
+    """The points with copies among training points as `dataset.copies` says. where: begins the line that says so."""
     trains = np.ones(len(points.x), dtype=bool) if points.is_test is None else ~points.is_test
+    own = points.x[trains], points.targets.y[trains]
     counts = np.ones(len(trains), dtype=bool)
-    counts[trains] = counted(how, points.x[trains], points.targets.y[trains])
-    warn(counts[trains], f"{where}: ", "dataset.copies=each")
+    counts[trains] = counting(how, *own, points.weights, f"{where}: ", "dataset.copies=each")
     return points if counts.all() else points.but(counts, None)

@@ -285,6 +285,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None, weights: np.ndarray | None = None) -> None:
         """Fit the kernel to points (n, …) and targets (n, outputs), and solve for the coefficients. labels: (n,), or
         None. weights: > 0, (n,), or None."""
+        from kfx.data.copies import counting
         from kfx.estimators.fit import fit
         from kfx.estimators.settings import as_config
         from kfx.evaluation.predictor import Predictor, Separate, without_points
@@ -297,7 +298,10 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         image = None if x.ndim == 2 else (*x.shape[2:], x.shape[1])[: 2 if x.shape[1] == 1 else 3]
         settings = {name: self._named(name) for name in NESTED}
         self._seed_ = self._seed()
-        x, y, labels = self._counted_once(x, y, labels, weights)
+        if self.copies not in ("auto", "once", "each"):
+            raise ConfigError(f"copies={self.copies!r}: expected auto, once or each")
+        if not (counts := counting(self.copies, x, y, weights, "", "copies='each'")).all():
+            x, y, labels = x[counts], y[counts], None if labels is None else labels[counts]
         n, size = len(x), self.n_interpolation
         if size is not None and not (isinstance(size, numbers.Integral) and 1 <= int(size) <= n):
             raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
@@ -328,20 +332,6 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         self._predictor = Predictor.solved(
             fitted.kernel, points, targets, fitted.regularization, units, fitted.arithmetic, used
         )
-
-    def _counted_once(
-        self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None, weights: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """The points, targets and labels whose copies count as `copies` says; a line says how many are left out."""
-        from kfx.data.copies import counted, warn
-
-        if self.copies not in ("auto", "once", "each"):
-            raise ConfigError(f"copies={self.copies!r}: expected auto, once or each")
-        if weights is not None:
-            return x, y, labels
-        counts = counted(self.copies, x, y)
-        warn(counts, "", "copies='each'")
-        return (x, y, labels) if counts.all() else (x[counts], y[counts], None if labels is None else labels[counts])
 
     def holding(self, predictor: Predictor | Separate) -> Self:
         """The estimator as one that has been fitted, with the kernel and the solution of a run."""
