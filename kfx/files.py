@@ -140,12 +140,14 @@ class CsvFile:
         self.size = os.fstat(self._file).st_size if keep is None else keep
         os.ftruncate(self._file, self.size)
         os.lseek(self._file, self.size, os.SEEK_SET)
-        self._text = io.StringIO()
+        self._text, self._columns = io.StringIO(), len(header)
         self._csv = csv.writer(self._text, lineterminator="\n")
         if self.size == 0:
             self.write(header)
 
     def write(self, *rows: Sequence[Any]) -> None:
+        if any(len(row) != self._columns for row in rows):
+            raise ValueError(f"expected rows of {self._columns} cells")
         self._text.seek(0)
         self._text.truncate()
         self._csv.writerows(rows)

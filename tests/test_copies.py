@@ -25,6 +25,8 @@ TABLES = {
     "a missing value": (np.where(np.arange(180).reshape(60, 3) % 7 == 0, np.nan, X), Y),
     "rounded targets": (X, np.round(Y, 2)),
     "two measured twice": (X[np.r_[0:58, 0, 1]], Y),
+    "classes": (X, np.eye(2)[(Y[:, 0] > 0.3).astype(int)]),
+    "grades": (X, np.round(3 * Y)),
 }
 
 
@@ -48,7 +50,8 @@ CHANCE = {
     "codes": (RNG.integers(0, 3, (200, 2)), RNG.integers(0, 2, (200, 1))),
     "scores of two groups": (RNG.integers(0, 2, (200, 1)), RNG.integers(0, 20, (200, 1))),
     "mostly zero": (np.where(RNG.random((200, 1)) < 0.5, 0, RNG.random((200, 1))), RNG.integers(0, 9, (200, 1))),
-    "grades": (X[np.r_[0:60, 0:40]], np.round(3 * Y[np.r_[0:60, 0:40]])),
+    "few of a class": (X[np.r_[0:60, 0:15]], np.round(3 * Y[np.r_[0:60, 0:15]])),
+    "classes of codes": (RNG.integers(0, 3, (200, 3)), np.zeros((200, 1))),
     "rounded": (np.round(RNG.standard_normal((200, 1)), 1), np.round(RNG.standard_normal((200, 1)), 1)),
 }
 
@@ -104,7 +107,7 @@ def _frame(classes=False):
 
 @pytest.mark.parametrize(
     ("words", "classes", "points"),
-    [((), False, 60), (("dataset.copies=each",), False, 100), ((), True, 100), (("dataset.copies=once",), True, 60)],
+    [((), False, 60), (("dataset.copies=each",), False, 100), ((), True, 60), (("dataset.copies=each",), True, 100)],
 )
 def test_a_run_counts_them_before_it_splits(tmp_path, words, classes, points):
     found = _run(tmp_path, _frame(classes), *words)

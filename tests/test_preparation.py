@@ -187,6 +187,30 @@ def test_heavy_tails_and_skewed_targets_are_transformed_and_said(in_folder):
     assert (low > 0).all()
 
 
+@pytest.mark.parametrize("seed", [3, 5])  # the first fold keeps its targets, or not
+def test_folds_that_choose_differently_have_the_same_columns(kfx, in_folder, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (60, 2))
+    y = np.exp(0.9 * np.sin(2 * x[:, 0]) + 0.4 * rng.standard_normal(60))
+    pd.DataFrame(x, columns=["a", "b"]).assign(y=y).to_csv("t.csv", index=False)
+    words = ["evaluation=k_fold", "evaluation.folds=3", "optimizer.iterations=2", "evaluation.save_predictions=true"]
+    code, _, err = kfx("run", "dataset=table", "dataset.path=t.csv", "dataset.target=y", *words, "hydra.run.dir=r")
+    assert code == 0, err
+    run = load_run("r")
+    targets = [each["targets"] for each in run.metrics["preparation"]]
+    assert set(targets) == {"log", "standardized"}
+    errors = run.evaluation.query("kernel == 'trained'").pivot_table(index="repeat", columns="metric", values="value")
+    predicted = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
+    assert np.isfinite(predicted.select_dtypes("number").to_numpy()).all()
+    held = predicted["target"].between(predicted["low"], predicted["high"]).groupby(predicted["repeat"]).mean()
+    np.testing.assert_array_equal(held, errors["coverage_95"])
+    for fold, own in predicted.groupby("repeat"):
+        assert np.mean((own["target"] - own["prediction"]) ** 2) == pytest.approx(errors.loc[fold, "mse"], rel=1e-9)
+        if targets[fold] == "standardized":
+            score = (own["target"] - own["prediction"]) / own["deviation"]
+            np.testing.assert_allclose(own["normal_score"], score, rtol=1e-9)
+
+
 def test_spectra_get_steps_of_their_own():
     x, y = spectra(150)
     found = [KernelFlowRegressor(scale=how).fit(x[:90], y[:90]) for how in ("auto", ["normalize"])]

@@ -10,6 +10,7 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 from kfx import KernelFlowRegressor, load_run
+from kfx.kernels import RBF, Sum
 from kfx.numerics.formatting import spread
 from kfx.outcomes import Event
 from kfx.running import remarks
@@ -141,6 +142,20 @@ def test_any_worsening_beyond_its_error_is_told(metric, worse, error, is_told, o
     remarks.of_errors(context, metric, 0.5, 0.5 + (worse if metric == "mse" else -worse), error, "on test points")
     assert [event for event, _ in told] == [Event.ERROR_ROSE] * is_told
     assert all(("while loo fell" in text) == (objective == -1.0) for _, text in told)
+
+
+def test_ends_of_ranges_are_told_of_folds_whose_kernels_have_different_parameters():
+    told = []
+    search = SimpleNamespace(
+        moves_points=False, searched=lambda kernel: [(0.5, 2.0 if name == "sigma" else 9.0) for name in kernel.names]
+    )
+    config = SimpleNamespace(optimizer=search, kernel=None, outputs=SimpleNamespace(unit="fold"))
+    notes = SimpleNamespace(trace=None, remark=lambda *a: told.append(a))
+    pairs = [(RBF(1.0), RBF(2.0)), (RBF(1.0), Sum([RBF(2.0), RBF(9.0)])), (RBF(1.0), RBF(1.5))]
+    remarks._of_bounds(SimpleNamespace(notes=notes, config=config), pairs)
+    assert [text.partition(":")[0] for _, text in told] == [
+        f"{name} ended at {end}, an end of its range in 1 of 3 folds" for name, end in (("sigma", 2), ("1.sigma", 9))
+    ]
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_the_choice_is_the_smallest_error_of_all():
     candidates = [Regularization(10.0**k, "absolute") for k in (-8, -4, -1)]
     found = choose([series], Asked([Windows(4), Windows(8)], kernel_of, True, candidates, 20)).best
     for lags in (4, 8):
-        test = Backtest.of(Windows(lags), [series], 20, before=8)
+        test = Backtest.of(Windows(lags), [series], 20, alike=[Windows(8)])
         seen[lags] = min(test.errors(RBF(found.length), [found.regularization]))
     assert seen[found.windows.lags] == pytest.approx(found.error)
     assert found.error == pytest.approx(min(seen.values()), rel=1e-6)
@@ -648,7 +648,7 @@ def test_a_kernel_of_the_forecaster_can_be_given_or_trained():
         ({"steps": -4}, waves(50).values, ConfigError, "steps=-4: expected None, or a whole number >= 1"),
         ({"regularization": [1]}, waves(50).values, ConfigError, "expected None, or a number >= 0"),
         ({}, ["a", "b", "c"], ValueError, "holds what is no number"),
-        ({"target": "then"}, waves(50).values, ConfigError, "target='then': expected increment or next"),
+        ({"target": "then"}, waves(50).values, ConfigError, "target='then': expected increment, next or auto"),
         ({"kernel": "rfb"}, waves(50).values, ConfigError, "kernel.name=rfb: unknown; it takes auto, rbf"),
         ({}, np.zeros(50), DataError, "constant"),
         ({}, 1e200 * waves(50).values, DataError, "has numbers up to 3e[+]200; give it in other units"),

@@ -16,7 +16,8 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrf
 
-from kfx.data.windows import Predict, Trajectory, Windows, whole_runs
+from kfx.data.gaps import filled
+from kfx.data.windows import Predict, Trajectory, Windows
 from kfx.numerics.arrays import as_tensor
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import DataError
@@ -78,13 +79,13 @@ class Backtest:
         steps: int | None = None,
         blocks: int = BLOCKS,
         *,
-        before: int = 0,
+        alike: Sequence[Windows] = (),
         rolling: bool = False,
     ) -> Backtest:
         """Spread the blocks over the longest series.
 
-        steps: of a block, at most a fifth of the series; None for at most 200, or 50 with `rolling`. before: at least
-        so many values before a block are whole. rolling: a block is forecast from what is before it alone, and lies in
+        steps: of a block, at most a fifth of the series; None for at most 200, or 50 with `rolling`. alike: other
+        windows that start from the same blocks. rolling: a block is forecast from what is before it alone, and lies in
         the last half. Of a longer series the last 2000 steps are used, or with `rolling` 800. DataError if a series is
         too short.
         """
@@ -93,8 +94,8 @@ class Backtest:
         longest = max(range(len(series)), key=lambda i: len(series[i]))
         whole, reach = series[longest], windows.reach
         steps = min(steps or most_steps, len(whole) // 5)
-        before = max(before, reach)
-        first = max(before, int((0.5 if rolling else 0.15) * len(whole)))
+        every = (windows, *alike)
+        first = max(*(each.reach for each in every), int((0.5 if rolling else 0.15) * len(whole)))
         if steps < 1 or first + steps > len(whole) or len(whole) < 2 * reach + steps + 2:
             raise DataError(
                 f"the longest series has {len(whole)} steps, too few for windows of {reach}; give a longer one, "
@@ -111,22 +112,21 @@ class Backtest:
             x, y, ends = x[rising], y[rising], ends[rising]
         places = np.arange(first, len(whole) - steps + 1)
         begun = np.isfinite(whole.values[places]).any(axis=1)  # most of a block's weight is on its first steps
-        good = places[whole_runs(whole.values, before)[places - before] & begun]
+        good = places[np.all([each.ready(whole)[places] for each in every], axis=0) & begun]
         starts = good[sorted({*np.linspace(0, len(good) - 1, blocks).astype(int).tolist()})] if len(good) else good
-        parts = [(at, whole[at - reach : at + steps]) for at in starts.tolist()]
-        if not len(x) > 1 or not parts:
+        if not len(x) > 1 or not len(starts):
             raise DataError(f"no window of {reach} steps is whole; take fewer lags, or fill missing values")
-        kept = np.stack([(ends < at) | (ends - reach >= at + steps if not rolling else False) for at, _ in parts])
+        kept = np.stack([(ends < at) | (ends - reach >= at + steps if not rolling else False) for at in starts])
         if kept.sum(axis=1).min() < 2:
             raise DataError(f"fewer than two windows of {reach} steps lie before a block; give a longer series")
-        history, time = (np.stack([getattr(part, key) for _, part in parts]) for key in ("values", "time"))
+        history = np.stack([filled(whole.values[:at], whole.time[:at], windows.missing)[at - reach :] for at in starts])
+        time = np.stack([whole.time[at - reach : at + steps] for at in starts])
+        truth = np.stack([whole.values[at : at + steps] for at in starts])
         values = np.concatenate([each.values for each in series])
         low, high, mean, spread = (of(values, axis=0) for of in (np.nanmin, np.nanmax, np.nanmean, np.nanstd))
         change = np.concatenate([np.abs(np.diff(each.values, axis=0)) for each in series])
         least = float((np.nanmean(change, axis=0) / spread).mean()) if rolling else _LEAST_ERROR
-        return cls(
-            fitted, x, y, kept, history[:, :reach], time, history[:, reach:], low, high, mean, spread, least, rolling
-        )
+        return cls(fitted, x, y, kept, history, time, truth, low, high, mean, spread, least, rolling)
 
     def errors(
         self,

@@ -14,6 +14,7 @@ import numpy as np
 from kfx.config.choices import BACKTESTED
 from kfx.data.backtest import BLOCKS, Backtest, Gram, mean_error, median_distance
 from kfx.data.differences import Differences
+from kfx.data.gaps import LEFT_OUT, LINE, SPLINE
 from kfx.data.noise import has_noise
 from kfx.data.seasons import season_of
 from kfx.data.windows import Trajectory, Windows
@@ -156,10 +157,14 @@ def _tests(
         except DataError as error:
             problem = problem or error  # that of the smallest window
     most: list[Backtest] = []
-    for longest in sorted({windows.reach for windows in fitting}, reverse=True):
-        some = [windows for windows in fitting if windows.reach <= longest]
+    for longest in sorted({_whole(windows) for windows in fitting}, reverse=True):
+        some = [windows for windows in fitting if _whole(windows) <= longest]
+        ways = {
+            windows.missing: windows for windows in sorted(some, key=lambda each: each.reach)
+        }  # the longest of each
+        alike = list(ways.values())
         try:
-            found = [Backtest.of(each, train, steps, blocks, before=longest, rolling=rolling) for each in some]
+            found = [Backtest.of(each, train, steps, blocks, alike=alike, rolling=rolling) for each in some]
         except DataError:
             continue  # no block has so many whole values before it
         if not most or len(found[0].kept) > len(most[0].kept):
@@ -169,6 +174,11 @@ def _tests(
     if not most:
         raise problem or DataError("no windows are offered")
     return most
+
+
+def _whole(windows: Windows) -> int:
+    """The number of values before a forecast that have to be known."""
+    return windows.reach if windows.missing == LEFT_OUT else 1
 
 
 def steps_that_tell(forecasts: Sequence[np.ndarray], test: Backtest) -> int:
@@ -207,10 +217,12 @@ class Offered:
     logarithm: bool | None = None
     season: int | None = None
     periods: tuple[float, ...] = ()
+    missing: str | None = None
 
     def windows(self, train: Sequence[Trajectory], test: Sequence[Trajectory] = ()) -> list[Windows]:
         """Of each number of lags those of the values first, then, of series with noise, of the differences over a step
-        and a season, and of the same of the logarithms, if the series are positive."""
+        and a season, and of the same of the logarithms, if the series are positive; of series with gaps each also with
+        these filled."""
         Windows(1).fitted(train)  # which says what is wrong with the series
         noisy = has_noise(train, self.stride, self.elapsed)
         season = (self.season or season_of(max(train, key=len))) if noisy else 1
@@ -221,15 +233,21 @@ class Offered:
                 form = self.stride, self.horizon, is_increment, self.elapsed
                 differences = Differences(logarithm, steps)
                 found += [
-                    Windows(lags, *form, differences=differences, periods=self.periods)
-                    for lags in self._lags(train, test, season)
+                    Windows(lags, *form, differences=differences, periods=self.periods, missing=missing)
+                    for lags, missing in product(self._lags(train, test, season), self._missing(train, noisy))
                 ]
         return found
+
+    def _missing(self, train: Sequence[Trajectory], noisy: bool) -> tuple[str, ...]:
+        if self.missing is not None:
+            return (self.missing,)
+        has_gaps = any(np.isnan(each.values).any() for each in train)
+        return (LEFT_OUT, LINE if noisy else SPLINE) if has_gaps else (LEFT_OUT,)
 
     def _logarithms(self, train: Sequence[Trajectory], noisy: bool) -> tuple[bool, ...]:
         if self.logarithm is not None:
             return (self.logarithm,)
-        is_positive = noisy and not self.elapsed and all((each.values > 0).all() for each in train)
+        is_positive = noisy and not self.elapsed and not any((each.values <= 0).any() for each in train)
         return (False, True) if is_positive else (False,)
 
     def _steps(self, season: int, noisy: bool) -> list[tuple[int, ...]]:

@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 _AGREE = 0.9
 """Share of the features that several rows have whose rows have one target."""
 _FEW, _MANY = 20, 100
-"""A target that takes fewer than 20 values is a grade, one of 100 real-valued, and one of half as many as there are
-different rows. Counted as 1 / Σp², with the shares p of different rows."""
+"""A column that takes fewer than 20 values holds grades, one of 100 is real-valued, and one of half as many as there
+are different rows. Counted as 1 / Σp², with the shares p of different rows."""
+_MOST = 1 / 3
+"""Where so large a share of different rows has copies, something has copied them, though their targets are classes."""
 
 
 def counted(how: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Which rows count, (n,), by `dataset.copies`: each, or of rows that are equal in features and targets the first.
 
     how: `once`, `each`, or `auto`, which takes equal rows for copies where they are hardly chance: where rows with
-    equal features have equal targets in nine of ten cases, and targets take many values. Otherwise codes and grades may
-    have met, and each counts. x: (n, …); NaN equals NaN. y: (n, outputs).
+    equal features have equal targets in nine of ten cases, and targets are real-valued, or a feature is and a third of
+    different rows have copies. Otherwise codes and grades may have met, and each counts. x: (n, …); NaN equals NaN. y:
+    (n, outputs).
     """
     every = np.ones(len(x), dtype=bool)
     if how == "each" or (how == "auto" and x.ndim != 2):
@@ -38,9 +41,20 @@ def counted(how: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return counts
     repeated = np.bincount(features, minlength=len(x)) > 1
     agree = np.bincount(features[counts], minlength=len(x))[repeated] == 1
-    shares = np.unique(_first(y[counts]), return_counts=True)[1] / counts.sum()
+    if agree.mean() < _AGREE:
+        return every
     many = max(_FEW, min(_MANY, counts.sum() / 2))
-    return counts if agree.mean() >= _AGREE and 1 / np.square(shares).sum() >= many else every
+    if _values(y[counts]) >= many:
+        return counts
+    has_copies = np.bincount(rows, minlength=len(x))[counts] > 1
+    is_real = has_copies.mean() >= _MOST and max(map(_values, x[counts].T)) >= many
+    return counts if is_real else every
+
+
+def _values(column: np.ndarray) -> float:
+    """The number of values that a column takes, (n,) or of rows, (n, columns), 1 / Σp² with their shares p."""
+    shares = np.unique(_first(column.reshape(len(column), -1)), return_counts=True)[1] / len(column)
+    return float(1 / np.square(shares).sum())
 
 
 def _first(rows: np.ndarray) -> np.ndarray:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial.distance import cdist
 
 from kfx.data.backtest import Backtest, median_distance
+from kfx.data.gaps import LEFT_OUT, SPLINE
 from kfx.data.windows import Trajectory, Windows
 from kfx.outcomes import DataError
 
@@ -21,7 +23,7 @@ _LAGS, _LENGTHS, _SHIFTS = (2, 8, 30), (1.0, 4.0), (1e-10, 1e-7, 1e-4)
 
 def has_noise(train: Sequence[Trajectory], stride: int = 1, elapsed: bool = False) -> bool:
     """Whether no Gaussian kernel on some lags predicts the next step of blocks of a series, from what is before and
-    after them, up to a thousandth of the variance of its changes. Of a series of fewer than 60 steps that says
+    after them, up to a thousandth of the variance of its changes, with gaps left out or filled. Of a series of fewer than 60 steps that says
     nothing: it counts as one with noise."""
     coordinates = train[0].values.shape[1]
     if max(map(len, train)) < _LEAST_STEPS:
@@ -35,9 +37,10 @@ def has_noise(train: Sequence[Trajectory], stride: int = 1, elapsed: bool = Fals
 def _has_noise(series: Sequence[tuple[bytes, bytes]], coordinates: int, stride: int, elapsed: bool) -> bool:
     arrays = [(np.frombuffer(time), np.frombuffer(values).reshape(-1, coordinates)) for time, values in series]
     train = [Trajectory(time, values) for time, values in arrays]
-    for lags in dict.fromkeys(max(lags // coordinates, 1) for lags in _LAGS):
+    ways = (LEFT_OUT, SPLINE) if any(np.isnan(each.values).any() for each in train) else (LEFT_OUT,)
+    for lags, missing in product(dict.fromkeys(max(lags // coordinates, 1) for lags in _LAGS), ways):
         try:
-            test = Backtest.of(Windows(lags, stride, elapsed=elapsed), train)
+            test = Backtest.of(Windows(lags, stride, elapsed=elapsed, missing=missing), train)
         except DataError:
             continue
         squares = cdist(test.x, test.x, "sqeuclidean")

@@ -73,6 +73,16 @@ def as_dataset(
     return Dataset(name, x_train, y_train, x_test, y_test, features=features, series=whole)
 
 
+def require_windows(windows: Windows, test: Sequence[Trajectory]) -> int:
+    """The number of windows in the test series; DataError if there are none."""
+    if count := sum(len(windows.cut(each)[0]) for each in test):
+        return count
+    raise DataError(
+        f"dataset.lags={windows.lags}: the test series of {max(map(len, test))} steps hold no window of "
+        f"{windows.reach} steps and their target; take fewer lags, or more test steps"
+    )
+
+
 def with_noise(trajectories: Sequence[Trajectory], noise: float, rng: np.random.Generator) -> list[Trajectory]:
     """The series with normal noise added, `noise` times each coordinate's standard deviation."""
     found = []

@@ -12,6 +12,7 @@ from kfx.config.choices import SCALES
 from kfx.config.fields import Several, flag, number, ranged, word, words
 from kfx.config.option import Settings, option
 from kfx.config.parts import ConfigView, KernelPart
+from kfx.data.gaps import LEFT_OUT, LINE, SPLINE
 from kfx.data.options import DatasetOption
 from kfx.data.own_options import own_targets
 from kfx.data.row_file_options import FILES_OF_ROWS, FromFile, RowFile, changes, path_of
@@ -48,6 +49,7 @@ class SeriesData(DatasetOption, abc.ABC):
         "season": None,
         "differences": [],
         "logarithm": False,
+        "missing": LEFT_OUT,
         "members": 1,
         "others": [],
         "deviations": None,
@@ -84,12 +86,18 @@ class SeriesData(DatasetOption, abc.ABC):
         "whether windows see logarithms",
         null="the better in that backtest, of a positive series with noise, else false",
     )
+    missing: str | None = word(
+        (LEFT_OUT, LINE, SPLINE),
+        "missing values of a window; left_out: the window is left out; line: on the line between their neighbours; "
+        "spline: on a cubic spline through all that is known; gaps of more than 20 steps are always left out",
+        null="the better in that backtest of left_out and, of a series with noise, line, else spline",
+    )
     members: int | None = _steps(
         None, 1, "10 of a series with noise, else 1", "number of the best settings of which a forecast is the median"
     )
     others: Several = ranged(
         None,
-        "a list of settings with lags, target, differences, logarithm, length, regularization and scale",
+        "a list of settings with lags, target, differences, logarithm, missing, length, regularization and scale",
         lambda v: isinstance(v, list) and all(map(_is_member, v)),
         "settings beside the run's own of which a forecast is the median",
         null="what that backtest finds",
@@ -135,7 +143,7 @@ class SeriesData(DatasetOption, abc.ABC):
         assert self.lags is not None
         differences = Differences(bool(self.logarithm), tuple(self.differences or ()))
         own = self.lags, self.stride, self.horizon, self.target != NEXT, self.elapsed
-        return Windows(*own, differences=differences, periods=self._periods())
+        return Windows(*own, differences=differences, periods=self._periods(), missing=self.missing or LEFT_OUT)
 
     def _periods(self) -> tuple[float, ...]:
         return tuple(PERIODS[name] for name in self.calendar)
@@ -151,7 +159,7 @@ class SeriesData(DatasetOption, abc.ABC):
         return found
 
     def _windows_of(self, member: Mapping[str, Any]) -> Windows:
-        return replace(self, **{key: member[key] for key in _MEMBER[:4]}).windows()
+        return replace(self, **{key: member[key] for key in _SEEN}).windows()
 
     def build(self, rng: np.random.Generator) -> Dataset:
         from kfx.data.series import as_dataset
@@ -174,7 +182,9 @@ class SeriesData(DatasetOption, abc.ABC):
         return found
 
     def test_size(self) -> int:
-        return _require_windows(self.windows(), self.split()[1])
+        from kfx.data.series import require_windows
+
+        return require_windows(self.windows(), self.split()[1])
 
     def feature_count(self) -> int:
         assert self.lags is not None
@@ -226,7 +236,7 @@ class SeriesData(DatasetOption, abc.ABC):
         kernel = cast(KernelPart, config.kernel.standing_for(config))
         wants_length = kernel.length_is_free()
         if self.lags is not None and not wants_length:
-            usual = {"target": INCREMENT, "differences": [], "logarithm": False, "others": []}
+            usual = {"target": INCREMENT, "differences": [], "logarithm": False, "missing": LEFT_OUT, "others": []}
             return changes | {key: value for key, value in usual.items() if getattr(self, key) is None}
         self._require_possible(config)  # before a choice, which takes a while
         from kfx.data.choice import MEMBERS
@@ -235,7 +245,7 @@ class SeriesData(DatasetOption, abc.ABC):
         choice = self._choice = self._chosen(config, kernel, wants_length)
         members = self.members or (MEMBERS if choice.test.is_rolling else 1)
         own, *others = choice.settings[:members]
-        changes |= {key: value for key, value in _recorded(own).items() if key in _MEMBER[:4]}
+        changes |= {key: value for key, value in _recorded(own).items() if key in _SEEN}
         errors = dict(zip(_ERRORS, (own.error, choice.error_of_values, choice.steps), strict=True))
         deviations = Deviations.of(choice, members).as_record() | errors
         return changes | {"others": [_recorded(each) for each in others], "deviations": deviations}
@@ -244,6 +254,7 @@ class SeriesData(DatasetOption, abc.ABC):
         stride = f" of stride {self.stride}" if self.stride > 1 else ""
         seen = self.windows().differences
         of = f", {seen}" if seen.steps or seen.logarithm else ""
+        of += "" if self.missing in (None, LEFT_OUT) else f", missing values on a {self.missing}"
         others = f"; the forecast is the median with {len(self.others)} other settings" if self.others else ""
         return f"{self.lags} lag{'s' if self.lags != 1 else ''}{stride}{of}{others}"
 
@@ -288,16 +299,17 @@ class SeriesData(DatasetOption, abc.ABC):
         differences = None if self.differences is None else tuple(self.differences)
         is_increment = None if self.target is None else self.target == INCREMENT
         own = self.lags, self.stride, self.horizon, is_increment, self.elapsed
-        return Offered(*own, differences, self.logarithm, self.season, self._periods())
+        return Offered(*own, differences, self.logarithm, self.season, self._periods(), self.missing)
 
 
 _ERRORS: tuple[str, ...] = ("error", "error_of_values", "judged_steps")
-_MEMBER: tuple[str, ...] = ("lags", "target", "differences", "logarithm", "length", "regularization", "scale")
+_SEEN: tuple[str, ...] = ("lags", "target", "differences", "logarithm", "missing")
+_MEMBER: tuple[str, ...] = (*_SEEN, "length", "regularization", "scale")
 
 
 def _is_member(value: object) -> bool:
     """Whether a value is a setting as `dataset.others` has it; what windows see is checked where they are made."""
-    if not isinstance(value, dict) or set(value) != set(_MEMBER) or None in [value[key] for key in _MEMBER[:4]]:
+    if not isinstance(value, dict) or set(value) != set(_MEMBER) or None in [value[key] for key in _SEEN]:
         return False
     length, shift = value["length"], value["regularization"]
     return (length is None or length > 0) and shift >= 0 and value["scale"] in SCALES
@@ -307,7 +319,7 @@ def _recorded(setting: Setting) -> dict[str, object]:
     """A setting as `dataset.others` has it."""
     windows, shift = setting.windows, setting.regularization
     target = INCREMENT if windows.is_increment else NEXT
-    seen = windows.lags, target, list(windows.differences.steps), windows.differences.logarithm
+    seen = windows.lags, target, list(windows.differences.steps), windows.differences.logarithm, windows.missing
     return dict(zip(_MEMBER, (*seen, setting.length, shift.value, shift.scale), strict=True))
 
 
@@ -316,6 +328,7 @@ def _usable(
 ) -> list[Windows]:
     """The windows that are whole before a forecast of the evaluation and, of several, somewhere in the test series;
     DataError if none is."""
+    from kfx.data.series import require_windows
     from kfx.data.windows import SeriesParts
 
     evaluation = config.evaluation.standing_for(config)
@@ -328,23 +341,13 @@ def _usable(
             if starts is not None:
                 SeriesParts(windows, tuple(train), tuple(test), ()).origins(starts, horizon)
             if len({each.lags for each in offered}) > 1:
-                _require_windows(windows, test)
+                require_windows(windows, test)
             found.append(windows)
         except DataError as error:
             problems.append(error)
     if not found:
         raise problems[0]  # that of the smallest window
     return found
-
-
-def _require_windows(windows: Windows, test: Sequence[Trajectory]) -> int:
-    """The number of windows in the test series; DataError if there are none."""
-    if count := sum(len(windows.cut(each)[0]) for each in test):
-        return count
-    raise DataError(
-        f"dataset.lags={windows.lags}: the test series of {max(map(len, test))} steps hold no window of "
-        f"{windows.reach} steps and their target; take fewer lags, or more test steps"
-    )
 
 
 _FRACTION = 0.2

@@ -9,6 +9,7 @@ import numpy as np
 
 from kfx.data.differences import Differences
 from kfx.data.files import warn_once
+from kfx.data.gaps import LEFT_OUT, filled
 from kfx.data.times import DAY, Dates, Step, sizes
 from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
@@ -68,6 +69,7 @@ class Windows:
     at `horizon` steps after t, or with `is_increment` the change of z until then (Takens 1981, for the embedding).
     elapsed: a point also holds the time from each of its lags to its target, in units of `unit`. periods: it also holds
     sine and cosine of the target's place in each of these periods of time, as 365.2425 days.
+    missing: where values before the last one of a window are taken from if they are missing (`kfx.data.gaps`).
     mean, scale: (coordinates,).
     """
 
@@ -81,6 +83,7 @@ class Windows:
     unit: float = 1.0
     differences: Differences = field(default_factory=Differences)
     periods: tuple[float, ...] = ()
+    missing: str = LEFT_OUT
 
     @property
     def reach(self) -> int:
@@ -117,13 +120,15 @@ class Windows:
 
     def cut(self, trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The points, (n, features), their targets, (n, coordinates), and the positions of the targets in the series,
-        (n,); windows with a missing value are left out."""
-        z, lost = self.scaled(trajectory.values), self.differences.lost
+        (n,). Windows with a missing value that is not filled are left out, and those whose target is missing, or their
+        last value, which would be filled from the target."""
+        values, lost = filled(trajectory.values, trajectory.time, self.missing), self.differences.lost
+        z, known = self.scaled(values), np.isfinite(trajectory.values).all(axis=1)[lost:]
         ends = np.arange(self.seen - self.horizon, len(z) - self.horizon)
         x = self._points(z[None], trajectory.time[None, lost:], ends)[0]
         after = z[ends + self.horizon]
         y = after - z[ends] if self.is_increment else after
-        whole = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
+        whole = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1) & known[ends] & known[ends + self.horizon]
         return x[whole], y[whole], (ends + self.horizon + lost)[whole]
 
     def _points(self, z: np.ndarray, time: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -163,9 +168,9 @@ class Windows:
         return self.differences.undone(z[:, seen:] * self.scale + self.mean, history)
 
     def history(self, predict: Predict, values: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """The last `reach` values, (reach, coordinates), each missing one as forecast from those before it.
+        """The last `reach` values, (reach, coordinates), each that is missing and not filled as forecast.
 
-        values: (T, coordinates). time: (T,). DataError if no whole window lies before the first missing one.
+        values: (T, coordinates). time: (T,) or more. DataError if no whole window lies before the first missing one.
         """
         reach, count = self.reach, len(values)
         if count < reach:
@@ -176,6 +181,7 @@ class Windows:
             )
         if self.differences.logarithm:
             values = np.where(values > 0, values, np.nan)
+        values = filled(values, time[:count], self.missing)
         if not (whole := whole_runs(values, reach)).any():
             raise DataError(f"no {reach} values after one another are there, which a forecast goes on from; fill some")
         start = int(np.flatnonzero(whole)[-1]) + reach
@@ -185,6 +191,15 @@ class Windows:
             found = self.forecast(predict, values[None, past], time[None, at - reach : at + 1], 1)[0, 0]
             values[at] = np.where(np.isfinite(values[at]), values[at], found)
         return values[-reach:]
+
+    def ready(self, series: Trajectory) -> np.ndarray:
+        """Whether a forecast can go on after the first 0, 1, … T values, (T + 1,): the last one is known, and the
+        `reach` last ones are, or are filled."""
+        values = filled(series.values, series.time, self.missing)
+        found = np.zeros(len(values) + 1, dtype=bool)
+        found[self.reach :] = whole_runs(values, self.reach)
+        found[1:] &= np.isfinite(series.values).all(axis=1)
+        return found
 
     def backwards(self, to_forecasts: np.ndarray, forecasts: np.ndarray, slopes: np.ndarray) -> np.ndarray:
         """Return the derivatives with respect to the predictions of `forecast`, (m, steps, coordinates), given those
@@ -249,7 +264,7 @@ class SeriesParts:
         each = max(starts // len(fitting), 1)
         found = [(i, at) for i in fitting for at in sorted({*np.linspace(0, most[i], each).astype(int).tolist()})]
         placed = [(i, len(self.train[i]) + at) for i, at in found[:starts]]
-        good = [(i, at) for i, at in placed if whole_runs(self.whole(i).values[:at], reach).any()]
+        good = [(i, at) for i, at in placed if self.windows.ready(self.whole(i)[:at]).any()]
         if not good:
             raise DataError(
                 f"no forecast can start: no {reach} values after one another before an origin are there; fill some, or "

@@ -15,6 +15,7 @@ from kfx.config.option import Option
 from kfx.config.plugins import Portable
 from kfx.data.choice import MEMBERS, Asked, Choice, Offered, choose, kernel_with_length
 from kfx.data.deviations import Deviations
+from kfx.data.gaps import LEFT_OUT, LINE, SPLINE
 from kfx.data.series import uneven
 from kfx.data.series_options import PERIODS
 from kfx.data.times import Step, step_of
@@ -57,6 +58,9 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         without noise is left as it is.
     logarithm : bool or "auto"
         Windows see logarithms; "auto": the better in the backtest, of a positive series.
+    missing : str
+        As `dataset.missing`: windows with missing values are "left_out", or these lie on a "line" or a "spline";
+        "auto": the better in the backtest.
     calendar : sequence of str
         Of "year", "week" and "day": the target's place in these is a feature too, of series with dates.
     members : int
@@ -101,6 +105,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         season: int | str = "auto",
         differences: Sequence[int] | str = "auto",
         logarithm: bool | str = "auto",
+        missing: str = "auto",
         calendar: Sequence[str] = (),
         members: int = MEMBERS,
         panel: str = "shared",
@@ -119,6 +124,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         self.season = season
         self.differences = differences
         self.logarithm = logarithm
+        self.missing = missing
         self.calendar = calendar
         self.members = members
         self.panel = panel
@@ -133,7 +139,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         """Learn from a series, (T,) or (T, coordinates), a DataFrame, or a list of them.
 
         A frame's column called time, date, datetime, timestamp or ds, or its index of dates, holds the times, which
-        have one step; the rows of an array are the steps. Missing values are NaN: windows that hold one are left out.
+        have one step; the rows of an array are the steps. Missing values are NaN.
         DataError for series that are constant or shorter than a window, and for uneven times, ConfigError for wrong
         settings.
         """
@@ -215,10 +221,13 @@ class KernelFlowForecaster(Portable, BaseEstimator):
 
     def _check(self) -> None:
         """ConfigError for a wrong setting."""
-        words = {"target": ("increment", "next", "auto"), "panel": ("shared", "own")}
+        missing = (LEFT_OUT, LINE, SPLINE, "auto")
+        words = {"target": ("increment", "next", "auto"), "panel": ("shared", "own"), "missing": missing}
         for name, accepted in words.items():
             if getattr(self, name) not in accepted:
-                raise ConfigError(f"{name}={getattr(self, name)!r}: expected {' or '.join(accepted)}")
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r}: expected {', '.join(accepted[:-1])} or {accepted[-1]}"
+                )
         nulls = {"lags": "auto", "season": "auto", "steps": None, "stride": "", "horizon": "", "members": ""}
         for name, null in nulls.items():
             value = getattr(self, name)
@@ -240,7 +249,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
     def _choice(self, train: Sequence[Trajectory]) -> Choice:
         given: dict[str, Any] = {
             name: None if getattr(self, name) == "auto" else getattr(self, name)
-            for name in ("lags", "season", "logarithm")
+            for name in ("lags", "season", "logarithm", "missing")
         }
         given["is_increment"] = None if self.target == "auto" else self.target == "increment"
         given["differences"] = None if _is_auto(self.differences) else tuple(map(int, self.differences))

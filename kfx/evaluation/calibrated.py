@@ -22,17 +22,17 @@ def names(data: Dataset) -> tuple[str, ...]:
     return OF_VALUES if data.reduction is None else (*OF_VALUES, OF_VECTORS)
 
 
-def distribution(interpolant: Interpolant, at: Covariances, data: Dataset) -> dict[str, np.ndarray]:
+def distribution(interpolant: Interpolant, at: Covariances, data: Dataset, ends: bool = False) -> dict[str, np.ndarray]:
     """Return `deviation`, (m, outputs), of targets observed at x*, in their units, with reduced outputs also
     `components`, the deviations of the components, (m, components); for classes `probability`, (m, classes).
 
-    With transformed targets also `low` and `high`, the ends of the central interval of 95 %, `normal_score`, Φ⁻¹ of the
-    predicted distribution at the target, and `learned` and `learned_deviation`, of the normal distribution.
-    Empty for an interpolant without points left out.
+    With transformed targets, and with `ends`, also `low` and `high`, the ends of the central interval of 95 %,
+    `normal_score`, Φ⁻¹ of the predicted distribution at the target, and `learned` and `learned_deviation`, of the
+    normal distribution. Empty for an interpolant without points left out.
     """
     if not isinstance(interpolant, Calibrated):
         return {}
-    if data.warp is not None:
+    if ends or data.warp is not None:
         mean, deviation = map(in_numpy, interpolant.mean_and_deviation(at))
         found = {"learned": mean, "learned_deviation": deviation * data.inflation}
         low, high = data.interval(mean, deviation, calibration.COVERED)

@@ -195,6 +195,8 @@ class PosteriorVariance:
 class Calibration:
     """How well deviations or probabilities fit (`kfx.evaluation.calibrated`); none for a Gram matrix on disk."""
 
+    ends: bool = False
+
     def names(self, data: Dataset) -> Sequence[str]:
         from kfx.evaluation import calibrated
 
@@ -203,7 +205,7 @@ class Calibration:
     def __call__(self, case: Case) -> Found:
         from kfx.evaluation import calibrated
 
-        arrays = calibrated.distribution(case.interpolant, case.of.system.test, case.of.data)
+        arrays = calibrated.distribution(case.interpolant, case.of.system.test, case.of.data, self.ends)
         return calibrated.metrics(arrays, case.prediction, case.of.data), arrays
 
 

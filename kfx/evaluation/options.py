@@ -151,7 +151,7 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         "range to which predictions are clipped, such as [1,10] for grades",
         null="no limits",
     )
-    train_error: bool = flag(False, "also measure train_mse and train_mae, the errors on training points")
+    train_error: bool | None = flag(False, "also measure train_mse and train_mae, the errors on training points")
     rho: bool = flag(
         False, "also measure rho: relative error, in the RKHS norm, of the interpolant against that of the largest N_I"
     )
@@ -251,7 +251,7 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
             tolerance=self.tolerance,
             variance=self.posterior_variance,
             clip=None if self.clip is None else (self.clip[0], self.clip[1]),
-            train_error=self.train_error,
+            train_error=bool(self.train_error),
             rho=self.rho,
             head=config.objective.has_head,
             calibration=bool(self.calibration),
@@ -342,7 +342,12 @@ class KFoldOption(EvaluationOption):
         null="true with own data",  # kfx's own tables keep the order of their files, as in papers
         settle=lambda _, config: config.dataset.is_own or config.dataset.origin != "kfx",
     )
-    train_error: bool = flag(True, "also measure train_mse and train_mae, the errors on training points")
+    train_error: bool | None = flag(
+        None,
+        "also measure train_mse and train_mae, the errors on training points",
+        null="false with own data, whose targets may be transformed, else true",
+        settle=lambda _, config: not config.dataset.is_own,
+    )
 
     def fold_size(self, n: int) -> int:
         return n - math.ceil(n / self.folds)

@@ -59,6 +59,7 @@ class Scoring:
     clip: lowest and highest value that a prediction may have.
     train_error, rho, head, variance, calibration, rollout: what is judged beside the errors on the test points
         (`kfx.evaluation.judges`).
+    ends: intervals have their ends, as of transformed targets: the folds of a run have the same columns.
     coefficients: also return those of the interpolation points, (n, outputs).
     approximation: the settings of solver `nystrom`.
     """
@@ -74,6 +75,7 @@ class Scoring:
     rho: bool = False
     head: bool = False
     calibration: bool = False
+    ends: bool = False
     rollout: Rollout | None = None
     coefficients: bool = False
     approximation: Approximation | None = None
@@ -91,7 +93,7 @@ class Scoring:
         if self.variance:
             yield judges.PosteriorVariance()
         if self.calibration:
-            yield judges.Calibration()
+            yield judges.Calibration(self.ends)
         if self.rollout is not None:
             yield judges.Forecasts(self.rollout)
 

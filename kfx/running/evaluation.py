@@ -47,6 +47,7 @@ def evaluate_kernels(
     config, folds = context.config, context.folds
     threads.use(context.threads_of_evaluation, context.machine.threads)
     scoring, splits = config.evaluation.scoring(config), config.evaluation.splits(folds, context.streams)
+    scoring = replace(scoring, ends=any(fold.warp is not None for fold in folds))
     if config.outputs.is_separate:
         scoring = replace(scoring, train_error=False)  # it would be that of components
     started = fixed_on(context, starts)

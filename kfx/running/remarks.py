@@ -97,18 +97,18 @@ def _of_bounds(context: RunContext, pairs: Sequence[tuple[Kernel, Kernel]]) -> N
 
     Parameters that stayed there were noted during the fit already; those that a flow does not move are left out.
     """
-    names, optimizer = pairs[0][1].names, context.config.optimizer
+    optimizer = context.config.optimizer
     stayed = context.notes.trace.stayed if context.notes.trace is not None else ()
-    if len(names) > _MOST_PARAMETERS:
+    if len(pairs[0][1].names) > _MOST_PARAMETERS:
         return
-    for i, name in enumerate(names):
-        found = [
-            end
-            for start, kernel in pairs
-            if not (optimizer.moves_points and kernel.flat[i] == start.flat[i])
-            and (end := _end(float(kernel.flat[i]), *optimizer.searched(kernel)[i])) is not None
-        ]
-        if not found or name in stayed:
+    ends: dict[str, list[float]] = {}
+    for start, kernel in pairs:  # whose parameters differ where folds kept different parts
+        for i, name in enumerate(kernel.names):
+            moved = not optimizer.moves_points or kernel.flat[i] != start.flat[i]
+            if moved and (end := _end(float(kernel.flat[i]), *optimizer.searched(kernel)[i])) is not None:
+                ends.setdefault(name, []).append(end)
+    for name, found in ends.items():
+        if name in stayed:
             continue
         folds = f" in {len(found)} of {len(pairs)} {context.config.outputs.unit}s" if len(pairs) > 1 else ""
         shown = "λ" if name == _LAMBDA else readable(name, context.config.kernel)

@@ -1,0 +1,171 @@
+"""Missing values of series: what fills them, which windows count, and what forecasts within the series choose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from scipy.integrate import solve_ivp
+
+from kfx import KernelFlowForecaster
+from kfx.data.backtest import Backtest
+from kfx.data.choice import Offered
+from kfx.data.gaps import LEFT_OUT, LINE, SPLINE, filled
+from kfx.data.windows import Trajectory, Windows
+from kfx.outcomes import ConfigError
+
+TIME = np.cumsum(1 + np.arange(60) % 3).astype(float)
+MISSING = [0, 7, 20, 21, 22, 40, 42, 59]
+
+
+def waves(count: int) -> np.ndarray:
+    t = np.arange(count)
+    return np.sin(t / 5) + 0.5 * np.sin(t / 3.1)
+
+
+def roessler(count: int) -> np.ndarray:
+    """The first coordinate of the Rössler system, about forty steps a period."""
+    at = 20 + 0.15 * np.arange(count)
+    return solve_ivp(
+        lambda _, x: [-x[1] - x[2], x[0] + 0.2 * x[1], 0.2 + x[2] * (x[0] - 5.7)],
+        (0, at[-1]),
+        [1.0, 1.0, 0.0],
+        t_eval=at,
+        rtol=1e-9,
+    ).y[0]
+
+
+def with_gaps(values: np.ndarray, seed: int = 0) -> np.ndarray:
+    """A tenth of the values is missing, here and there and in runs of five."""
+    found, rng = values.copy(), np.random.default_rng(seed)
+    for start in rng.choice(len(values) * 3 // 4, len(values) // 100, replace=False):
+        found[start : start + 5] = np.nan
+    found[rng.choice(len(values) * 3 // 4, len(values) // 20, replace=False)] = np.nan
+    return found
+
+
+def as_series(values: np.ndarray) -> Trajectory:
+    return Trajectory(np.arange(len(values), dtype=float), values.reshape(len(values), -1))
+
+
+@pytest.mark.parametrize(
+    ("how", "curve"), [(LINE, lambda t: 2 - t), (SPLINE, lambda t: 2 - t + t**2 / 50 - t**3 / 1e4)]
+)
+def test_gaps_lie_on_a_line_or_a_spline_and_ends_stay(how, curve):
+    values = np.stack([curve(TIME), np.ones(60)], axis=1)
+    values[MISSING, 0] = np.nan
+    values[10, 1] = np.nan
+    found = filled(values, TIME, how)
+    np.testing.assert_allclose(found[1:-1, 0], curve(TIME)[1:-1], rtol=1e-9)
+    np.testing.assert_allclose(found[:, 1], 1.0)
+    assert np.isnan(found[[0, 59], 0]).all()
+    assert filled(values, TIME, LEFT_OUT) is values
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(values[:, 0])), MISSING)
+
+
+@pytest.mark.parametrize(("count", "is_filled"), [(20, True), (21, False)])
+@pytest.mark.parametrize("how", [LINE, SPLINE])
+def test_long_gaps_stay(how, count, is_filled):
+    values = waves(90)[:, None]
+    values[30 : 30 + count] = np.nan
+    values[70] = np.nan
+    found = filled(values, np.arange(90.0), how)
+    assert np.isfinite(found[30 : 30 + count]).all() == np.isfinite(found[30 : 30 + count]).any() == is_filled
+    assert np.isfinite(found[70]).all()
+
+
+@pytest.mark.parametrize("is_increment", [True, False])
+def test_windows_see_filled_values_but_none_that_their_target_decides(is_increment):
+    series = Trajectory(TIME, np.random.default_rng(0).normal(size=(60, 1)))
+    series.values[MISSING] = np.nan
+    windows = replace(Windows(4, is_increment=is_increment).fitted([series]), missing=LINE)
+    x, y, ends = windows.cut(series)
+    whole = windows.scaled(filled(series.values, TIME, LINE))[:, 0]
+    known = [t for t in range(5, 59) if not {t, t - 1} & set(MISSING)]
+    assert ends.tolist() == known
+    np.testing.assert_array_equal(x, [whole[[t - 1, t - 2, t - 3, t - 4]] for t in known])
+    np.testing.assert_array_equal(y[:, 0], [whole[t] - whole[t - 1] * is_increment for t in known])
+    for at in range(10, 59):  # another value there changes no window that it is the target of
+        moved = replace(series, values=series.values.copy())
+        moved.values[at:] += 1.0
+        again, _, places = windows.cut(moved)
+        np.testing.assert_array_equal(again[places == at], x[ends == at])
+
+
+@pytest.mark.parametrize("missing", [LEFT_OUT, LINE, SPLINE])
+def test_a_block_is_forecast_from_what_was_known_before_it(missing):
+    series = as_series(with_gaps(waves(300)))
+    windows = Windows(6, missing=missing)
+    test = Backtest.of(windows, [series], 20)
+    assert np.isfinite(test.history).all()
+    for block, start in enumerate(test.time[:, windows.reach].astype(int)):
+        moved = replace(series, values=series.values.copy())
+        moved.values[start:] = 9.0
+        before = filled(moved.values[:start], moved.time[:start], missing)
+        np.testing.assert_array_equal(test.history[block], before[-windows.reach :])
+        np.testing.assert_array_equal(test.truth[block], series.values[start : start + 20])
+
+
+def test_all_ways_are_judged_by_the_same_blocks():
+    fitted = KernelFlowForecaster(steps=20).fit(with_gaps(waves(300)))
+    assert {each.windows.missing for each in fitted.choice_.settings} == {LEFT_OUT, SPLINE}
+    assert {each.forecasts.shape for each in fitted.choice_.settings} == {(5, 20, 1)}
+    assert np.isfinite(fitted.choice_.test.history).all()
+
+
+def test_a_smooth_series_with_gaps_is_forecast_as_the_whole_one():
+    whole = roessler(460)
+    errors = {}
+    for missing in ("auto", LEFT_OUT):
+        fitted = KernelFlowForecaster(missing=missing, steps=60).fit(with_gaps(whole[:400]))
+        errors[missing] = np.abs(fitted.predict(60) - whole[400:]).max() / whole.std()
+        if missing == "auto":
+            assert fitted.windows_.missing == SPLINE
+    assert errors["auto"] < min(0.05, errors[LEFT_OUT] / 2)
+
+
+def test_gaps_before_a_forecast_are_filled_and_what_is_missing_last_is_forecast():
+    known = waves(300)
+    fitted = KernelFlowForecaster(missing=SPLINE, members=1, steps=30).fit(known)
+    gapped = known.copy()
+    gapped[[-9, -6]] = np.nan
+    there = filled(gapped[:, None], np.arange(300.0), SPLINE)[:, 0]
+    np.testing.assert_array_equal(fitted.predict(5, series=gapped), fitted.predict(5, series=there))
+    gapped[-1] = np.nan
+    there = filled(gapped[:, None], np.arange(300.0), SPLINE)[:, 0]
+    there[-1] = fitted.predict(1, series=there[:-1])[0]
+    np.testing.assert_allclose(fitted.predict(5, series=gapped), fitted.predict(5, series=there), rtol=1e-12)
+
+
+def test_logarithms_are_offered_of_a_positive_series_with_gaps():
+    rng = np.random.default_rng(0)
+    noisy = with_gaps(np.exp(waves(80) + rng.normal(size=80)))
+    offered = Offered().windows([as_series(noisy)])
+    assert {(each.differences.logarithm, each.missing) for each in offered} == {
+        (logarithm, missing) for logarithm in (False, True) for missing in (LEFT_OUT, LINE)
+    }
+
+
+def test_a_series_without_gaps_has_nothing_to_choose():
+    assert {each.missing for each in Offered().windows([as_series(waves(200))])} == {LEFT_OUT}
+    with pytest.raises(ConfigError, match="missing='no': expected left_out, line, spline or auto"):
+        KernelFlowForecaster(missing="no").fit(waves(200))
+
+
+def test_a_run_records_the_way_and_forecasts_as_the_estimator(kfx, in_folder):
+    values = with_gaps(roessler(260))
+    pd.DataFrame({"v": values}).to_csv("s.csv", index=False)
+    words = ["dataset=series", "dataset.path=s.csv", "dataset.n_test=40", "figures=false", "evaluation=rollout"]
+    code, _, err = kfx("run", *words, "optimizer=none", "evaluation.horizon=40", "hydra.run.dir=r")
+    assert code == 0, err
+    assert yaml.safe_load(Path("r/config.yaml").read_text())["dataset"]["missing"] == SPLINE
+    fitted = KernelFlowForecaster(members=1, steps=40).fit(values[:220])
+    assert fitted.windows_.missing == SPLINE
+    written = pd.read_csv("r/forecasts.csv").query("kernel == 'trained'")
+    np.testing.assert_allclose(written["forecast.v"], fitted.predict(40), rtol=1e-7)
+    assert kfx("predict", "r", "s.csv", "--steps", "5", "--output", "p.csv")[0] == 0
+    assert np.isfinite(pd.read_csv("p.csv")["v"]).all()
