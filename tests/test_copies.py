@@ -91,6 +91,19 @@ def test_who_wants_copies_has_them():
         KernelFlowRegressor(copies="twice").fit(X, Y)
 
 
+def test_equal_weights_are_none():
+    alone = KernelFlowRegressor(**FAST).fit(X, Y).predict(X)
+    weights = np.full(100, 2.0)
+    np.testing.assert_array_equal(
+        KernelFlowRegressor(**FAST).fit(X[COPIES], Y[COPIES], sample_weight=weights).predict(X), alone
+    )
+
+
+@pytest.mark.parametrize(("weight", "points"), [(2.0, 48), (np.r_[[2.0] * 99, 1.0], 80)])
+def test_a_run_counts_copies_once_unless_their_weights_differ(tmp_path, weight, points):
+    assert _run(tmp_path, _frame().assign(w=weight), "dataset.weights=w")["n_train"] == points
+
+
 def _run(folder, frame, *words):
     frame.to_csv(folder / "table.csv", index=False)
     given = [f"dataset.path={folder / 'table.csv'}", "dataset.target=y", "optimizer.iterations=2", "figures=false"]

@@ -221,6 +221,25 @@ def test_deviations_and_samples_of_components_are_in_the_units_of_the_targets():
     assert (drawn.std(axis=2) < 1.5 * deviation).all()
 
 
+NOISY = np.random.default_rng(0)
+OF_NOISE = NOISY.normal(size=(90, 4))
+
+
+@pytest.mark.parametrize("outputs", [{"reduce": "pca"}, {"reduce": "cca", "components": 2}, {"kernels": "separate"}])
+def test_noisy_outputs_are_learned_and_judged_as_by_a_run(kfx, in_folder, outputs):
+    x, rng = OF_NOISE, np.random.default_rng(1)
+    y = np.stack([np.sin(x[:, 0]), x[:, 1] ** 2], axis=1) @ rng.normal(size=(2, 3)) + 0.3 * rng.normal(size=(90, 3))
+    np.savez("noisy.npz", x_train=x[:70], y_train=y[:70], x_test=x[70:], y_test=y[70:])
+    words = [f"outputs.{key}={value}" for key, value in outputs.items()]
+    common = ["dataset=arrays", "dataset.path=noisy.npz", "optimizer.iterations=5", "evaluation.save_predictions=true"]
+    code, _, err = kfx("run", *common, *words, "figures=false", "hydra.run.dir=r")
+    assert code == 0, err
+    found = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
+    fitted = KernelFlowRegressor(outputs=outputs, optimizer={"iterations": 5}).fit(x[:70], y[:70])
+    for name, values in zip(("prediction", "deviation"), fitted.predict(x[70:], return_std=True), strict=True):
+        np.testing.assert_allclose(found[[f"{name}.{i}" for i in range(3)]], values, rtol=1e-9)
+
+
 @pytest.mark.slow
 def test_outputs_have_the_covariance_of_their_components(kfx, in_folder):
     x, y = as_file()
@@ -247,6 +266,14 @@ def test_the_density_of_vectors_keeps_under_changes_of_units():
     scaled = of_vectors(error * units, deviation, basis * units, left_out * units**2)
     assert scaled == pytest.approx(own + np.log(units).mean())
     assert math.isnan(of_vectors(error, deviation, basis, left_out * [0, 1, 1, 1, 1]))
+
+
+def test_the_density_of_vectors_whose_components_are_all_kept():
+    rng = np.random.default_rng(0)
+    error, deviation, basis = rng.normal(size=(6, 3)), rng.uniform(1, 2, (6, 3)), rng.normal(size=(3, 3))
+    logs = [multivariate_normal(cov=(basis.T * s**2) @ basis).logpdf(e) for e, s in zip(error, deviation, strict=True)]
+    assert of_vectors(error, deviation, basis, np.zeros(3)) == pytest.approx(-np.mean(logs) / 3, rel=1e-9)
+    assert math.isnan(of_vectors(error, deviation, basis * [[1], [1], [0]], np.zeros(3)))
 
 
 def test_each_component_has_its_rows_of_the_trace_and_its_parameters(kfx, in_folder):

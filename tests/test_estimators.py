@@ -290,6 +290,44 @@ def test_values_that_cannot_be_are_refused():
         KernelFlowTransformer(optimizer={"name": "adam", "iterations": 1}).fit(x[:50], y[:50])
 
 
+TIMES = pd.date_range("2020-01-31", periods=30, tz="Europe/Paris")
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        TIMES.to_numpy(),
+        pd.Series(TIMES),
+        TIMES - TIMES[0],
+        list(TIMES.date),
+        pd.DataFrame({"a": range(30), "b": TIMES}),
+    ],
+    ids=["dates", "zone", "durations", "list", "a column"],
+)
+def test_times_are_no_targets(y):
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    with pytest.raises(ValueError, match="y holds dates or durations"):
+        KernelFlowRegressor().fit(x, y)
+
+
+@pytest.mark.parametrize("kind", [KernelFlowRegressor, KernelFlowClassifier])
+@pytest.mark.parametrize("value", [1e300, -np.inf])
+def test_new_points_too_large_to_be_squared_are_refused_as_those_of_the_fit(kind, value):
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    fitted = kind(optimizer={"iterations": 1}).fit(x, np.arange(40) % 2)
+    with pytest.raises((ValueError, DataError), match=r"X.* (row 2|infinity)"):
+        fitted.predict([[0.0, 0.0], [0.0, value]])
+
+
+@pytest.mark.parametrize("form", [np.asfortranarray, pd.DataFrame, lambda y: np.repeat(y, 2, axis=1)[:, ::2]])
+def test_the_memory_of_targets_is_without_effect(form):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3))
+    y = np.stack([np.sin(x[:, 0]), x[:, 1] * x[:, 2]], axis=1) + 0.1 * rng.normal(size=(60, 2))
+    first, again = (KernelFlowRegressor(optimizer={"iterations": 5}).fit(x, each).predict(x) for each in (y, form(y)))
+    np.testing.assert_array_equal(first, again)
+
+
 def test_images_have_the_shape_of_the_fit_and_their_channels_first():
     rng = np.random.default_rng(0)
     x, y = rng.random((20, 8, 8, 3)), rng.random(20)

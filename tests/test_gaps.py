@@ -140,6 +140,40 @@ def test_gaps_before_a_forecast_are_filled_and_what_is_missing_last_is_forecast(
     np.testing.assert_allclose(fitted.predict(5, series=gapped), fitted.predict(5, series=there), rtol=1e-12)
 
 
+@pytest.mark.parametrize("is_noisy", [False, True])
+@pytest.mark.filterwarnings("ignore:.*settings of which the forecast")
+def test_deviations_count_from_the_last_known_value(is_noisy):
+    known = waves(300) + (0.2 * np.random.default_rng(0).normal(size=300) if is_noisy else 0)
+    fitted = KernelFlowForecaster(lags=4, members=1, steps=30).fit(known)
+    missing = known.copy()
+    missing[-8:] = np.nan
+    _, deviation = fitted.predict(5, series=missing, return_std=True)
+    _, expected = fitted.predict(13, series=known[:-8], return_std=True)
+    np.testing.assert_array_equal(deviation, expected[8:])
+    _, *ends = fitted.predict(5, series=missing, interval=0.9)
+    _, *expected = fitted.predict(13, series=known[:-8], interval=0.9)
+    np.testing.assert_allclose(np.subtract(*ends), np.subtract(*expected)[8:], rtol=1e-12)
+
+
+def test_intervals_of_a_run_count_from_the_last_known_value(kfx, in_folder):
+    rng = np.random.default_rng(0)
+    known = waves(200) + 0.2 * rng.normal(size=200)
+    known[155:160] = np.nan
+    pd.DataFrame({"v": known}).to_csv("s.csv", index=False)
+    words = ["dataset=series", "dataset.path=s.csv", "dataset.n_test=40", "evaluation=rollout", "evaluation.horizon=20"]
+    code, _, err = kfx("run", *words, "optimizer=none", "figures=false", "hydra.run.dir=r")
+    assert code == 0, err
+    own = pd.read_csv("r/forecasts.csv").query("kernel == 'initial' and origin == 0")
+    pd.DataFrame({"v": known[:160]}).to_csv("missing.csv", index=False)
+    pd.DataFrame({"v": known[:155]}).to_csv("short.csv", index=False)
+    ends = []
+    for name, steps in (("missing", 20), ("short", 25)):
+        assert kfx("predict", "r", f"{name}.csv", "--steps", str(steps), "--output", "p.csv")[0] == 0
+        ends.append(pd.read_csv("p.csv")[["low", "high"]].to_numpy()[-20:])
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-6)
+    np.testing.assert_allclose(own[["low.v", "high.v"]], ends[0], rtol=1e-6)
+
+
 def test_logarithms_are_offered_of_a_positive_series_with_gaps():
     rng = np.random.default_rng(0)
     noisy = with_gaps(np.exp(waves(80) + rng.normal(size=80)))

@@ -172,6 +172,8 @@ class OutputsPart(Protocol):
     kernels: str
 
     @property
+    def of_components(self) -> bool: ...
+    @property
     def is_separate(self) -> bool: ...
 
 

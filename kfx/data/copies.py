@@ -67,11 +67,13 @@ def _first(rows: np.ndarray) -> np.ndarray:
 
 
 def counting(how: str, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None, where: str, key: str) -> np.ndarray:
-    """Which training points count, (n,), as `counted`, or each with weights; a line says once how many are copies.
+    """Which training points count, (n,), as `counted`, or each with weights that differ; a line says once how many are
+    copies.
 
-    where: begins the line. key: what counts each.
+    weights: >= 0, (n,), or None. where: begins the line. key: what counts each.
     """
-    counts = np.ones(len(x), dtype=bool) if weights is not None else counted(how, x, y)
+    differ = weights is not None and bool(np.ptp(weights[weights > 0]))
+    counts = np.ones(len(x), dtype=bool) if differ else counted(how, x, y)
     if not counts.all():
         found = f"{where}{int((~counts).sum())} of {len(counts)} rows are copies of others in features and targets"
         warn_once(found, f", and count once; {key} counts each")
@@ -83,5 +85,6 @@ def without(points: Points, how: str, where: str) -> Points:
     trains = np.ones(len(points.x), dtype=bool) if points.is_test is None else ~points.is_test
     own = points.x[trains], points.targets.y[trains]
     counts = np.ones(len(trains), dtype=bool)
-    counts[trains] = counting(how, *own, points.weights, f"{where}: ", "dataset.copies=each")
-    return points if counts.all() else points.but(counts, None)
+    weights = None if points.weights is None else points.weights[trains]
+    counts[trains] = counting(how, *own, weights, f"{where}: ", "dataset.copies=each")
+    return points if counts.all() else points.but(counts, points.weights)

@@ -59,32 +59,39 @@ class Deviations:
         found["values"] = [[float(f"{value:.6g}") for value in row] for row in self.values]
         return found | {"most": None if self.most is None else self.most.tolist()}
 
-    def around(self, forecast: np.ndarray) -> np.ndarray:
-        """The deviation of each step of a forecast, (…, steps, coordinates), in its units."""
-        return self._at(forecast.shape[-2]) * (np.abs(forecast) if self.is_relative else np.ones_like(forecast))
+    def around(self, forecast: np.ndarray, late: np.ndarray | int = 0) -> np.ndarray:
+        """The deviation of each step of a forecast, (…, steps, coordinates), in its units.
 
-    def interval(self, forecast: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Where each value lies with probability `level`, low and high, (…, steps, coordinates)."""
+        late: the number of missing values before it, which were forecast first, (…,).
+        """
+        return self._at(forecast.shape[-2], late) * (np.abs(forecast) if self.is_relative else np.ones_like(forecast))
+
+    def interval(
+        self, forecast: np.ndarray, level: float = 0.95, late: np.ndarray | int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where each value lies with probability `level`, low and high, (…, steps, coordinates). late: as of
+        `around`."""
         from scipy.special import stdtrit
 
-        width = self._at(forecast.shape[-2]) * stdtrit(max(self.blocks - 1, 1), (1 + level) / 2)
+        width = self._at(forecast.shape[-2], late) * stdtrit(max(self.blocks - 1, 1), (1 + level) / 2)
         if self.is_relative:
             size = np.abs(forecast)  # a median with values as they are may be negative
             return forecast + size * np.expm1(-width), forecast + size * np.expm1(width)
         return forecast - width, forecast + width
 
-    def _at(self, steps: int) -> np.ndarray:
-        """(steps, coordinates). Beyond the last known step those of a series with noise grow with the power of the last
-        three quarters, at most 1, and those of a trajectory exponentially, as errors of chaos do."""
-        known, asked = np.array(self.steps), np.arange(1, steps + 1)
+    def _at(self, steps: int, late: np.ndarray | int) -> np.ndarray:
+        """Of late + 1, late + 2, … steps after the last known value, (…, steps, coordinates). Beyond `self.steps` those
+        of a series with noise grow with the power of the last three quarters, at most 1, and those of a trajectory
+        exponentially, as errors of chaos do."""
+        known, asked = np.array(self.steps), np.asarray(late)[..., None] + np.arange(1, steps + 1)
         logs = np.log(np.maximum(self.values, 1e-300))
-        inside = np.stack([np.interp(np.log(asked), np.log(known), own) for own in logs.T], axis=1)
+        inside = np.stack([np.interp(np.log(asked), np.log(known), own) for own in logs.T], axis=-1)
         scale: Callable[[np.ndarray], np.ndarray] = np.log if self.most is None else np.asarray
         earlier = int(np.searchsorted(known, known[-1] / 4))
         span = float(scale(known[-1:])[0] - scale(known[earlier : earlier + 1])[0])
         slope = (logs[-1] - logs[earlier]).clip(0) / span if span > 0 else np.full(logs.shape[1], 0.5)
         slope = slope.clip(0, 1) if self.most is None else slope.max()  # one exponent for all coordinates
-        beyond = (scale(asked) - scale(known[-1:])[0]).clip(0)[:, None] * slope
+        beyond = (scale(asked) - scale(known[-1:])[0]).clip(0)[..., None] * slope
         found = np.exp((inside + beyond).clip(None, 700)) * np.sqrt(1 + 1 / self.blocks)
         return np.asarray(found if self.most is None else np.minimum(found, self.most))
 

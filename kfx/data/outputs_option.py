@@ -48,6 +48,11 @@ class OutputsSection(Option):
         return self.kernels == SEPARATE
 
     @property
+    def of_components(self) -> bool:
+        """Whether kernels are trained on components, in which there is little noise."""
+        return self.reduce != "none"
+
+    @property
     def unit(self) -> str:
         """What has a fit of its own, for people."""
         return "kernel" if self.is_separate else "fold"
@@ -88,3 +93,9 @@ class OutputsSection(Option):
         }
         for what in [what for what, is_wrong in refused.items() if is_wrong]:
             raise ConfigError(f"outputs.kernels=separate: does not go with {what}; set outputs.kernels=shared")
+
+
+class OneComponent(OutputsSection):
+    """Of an estimator whose target is a component already."""
+
+    of_components = True

@@ -110,7 +110,8 @@ def uneven(trajectories: Sequence[Trajectory]) -> tuple[str, object]:
     steps = np.concatenate([sizes(each.at) for each in trajectories])
     unit = "" if trajectories[0].dates is None else " days"
     gapped = max((each for each in trajectories if len(each) > 1), key=lambda each: sizes(each.at).max())
-    return f"steps from {steps.min():g} to {steps.max():g}{unit}", gapped.written()[int(sizes(gapped.at).argmax())]
+    how = f"of {steps.min():g}" if steps.min() == steps.max() else f"from {steps.min():g} to {steps.max():g}"
+    return f"steps {how}{unit}", gapped.written()[int(sizes(gapped.at).argmax())]
 
 
 # ---- Gilpin's benchmark

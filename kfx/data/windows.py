@@ -183,7 +183,8 @@ class Windows:
             values = np.where(values > 0, values, np.nan)
         values = filled(values, time[:count], self.missing)
         if not (whole := whole_runs(values, reach)).any():
-            raise DataError(f"no {reach} values after one another are there, which a forecast goes on from; fill some")
+            what = "positive values" if self.differences.logarithm else "values"
+            raise DataError(f"no {reach} {what} after one another are there, which a forecast goes on from; fill some")
         start = int(np.flatnonzero(whole)[-1]) + reach
         values = values.copy()
         for at in range(start, count):
@@ -200,6 +201,12 @@ class Windows:
         found[self.reach :] = whole_runs(values, self.reach)
         found[1:] &= np.isfinite(series.values).all(axis=1)
         return found
+
+    def late(self, values: np.ndarray) -> int:
+        """The number of last values, (T, coordinates), for which forecasts stand, since they are missing or have no
+        logarithm."""
+        known = np.isfinite(values).all(axis=1) & (not self.differences.logarithm or (values > 0).all(axis=1))
+        return int(known[::-1].argmax()) if known.any() else len(values)
 
     def backwards(self, to_forecasts: np.ndarray, forecasts: np.ndarray, slopes: np.ndarray) -> np.ndarray:
         """Return the derivatives with respect to the predictions of `forecast`, (m, steps, coordinates), given those

@@ -17,12 +17,11 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kfx.config.choices import STEPS
 from kfx.config.plugins import Portable
 from kfx.data.dataset import Dataset, fillers
 from kfx.data.new_rows import Encoding
 from kfx.data.table_columns import require_numbers
-from kfx.estimators.frames import as_frame, encoded, encoding_of, folded, is_table, with_columns_of
+from kfx.estimators.frames import as_frame, encoded, encoding_of, folded, is_table, require_targets, with_columns_of
 from kfx.estimators.parameters import EVALUATION, GROUPS, NESTED, Chosen
 from kfx.outcomes import ConfigError
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:  # torch is imported by the first fit, so that `import kfx` in
     from kfx.evaluation.predictor import Predictor, Separate
     from kfx.kernels.base import Kernel
     from kfx.numerics.regularization import Regularization
+    from kfx.numerics.streams import Streams
     from kfx.objectives import base as objectives
 
 _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64, "ensure_all_finite": "allow-nan", "order": "C"}
@@ -243,8 +243,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def _checked(self, X: ArrayLike, y: ArrayLike, **options: Any) -> tuple[np.ndarray, np.ndarray]:
         """X, as images if it holds images, and y as valid arrays."""
-        if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
-            raise ValueError(f"y has {y.size - y.count()} masked values; leave these rows out")
+        require_targets(y, numbers=options.get("y_numeric", False))
         X = as_frame(X)
         self._encoding = encoding_of(X) if is_table(X) and self.image_shape is None else None
         x = X if self._encoding is None else encoded(X, self._encoding)
@@ -272,22 +271,12 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             raise ValueError("X contains NaN; images, and the points of a recorded run, take no missing values")
         return np.where(absent, self._fillers, x)
 
-    def _steps(self) -> list[str] | None:
-        """As `dataset.preprocess`."""
-        if self.scale is None or (self.scale == "auto" and not isinstance(self.kernel, str | Mapping)):
-            return []
-        if self.scale == "auto":
-            return None
-        if isinstance(self.scale, str) or not set(self.scale) <= set(STEPS):
-            raise ConfigError(f"scale={self.scale!r}: expected auto, None or a list of {', '.join(STEPS)}")
-        return list(self.scale)
-
     def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None, weights: np.ndarray | None = None) -> None:
         """Fit the kernel to points (n, …) and targets (n, outputs), and solve for the coefficients. labels: (n,), or
         None. weights: > 0, (n,), or None."""
         from kfx.data.copies import counting
         from kfx.estimators.fit import fit
-        from kfx.estimators.settings import as_config
+        from kfx.estimators.settings import as_config, sizes_of, steps_of
         from kfx.evaluation.predictor import Predictor, Separate, without_points
         from kfx.evaluation.scoring import interpolation_order
         from kfx.numerics.streams import Streams
@@ -302,23 +291,30 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             raise ConfigError(f"copies={self.copies!r}: expected auto, once or each")
         if not (counts := counting(self.copies, x, y, weights, "", "copies='each'")).all():
             x, y, labels = x[counts], y[counts], None if labels is None else labels[counts]
-        n, size = len(x), self.n_interpolation
-        if size is not None and not (isinstance(size, numbers.Integral) and 1 <= int(size) <= n):
-            raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
         settings |= {name: getattr(self, name) for name in EVALUATION}
-        settings |= {"n_interpolation": None if size is None else [int(size)]}
-        given = settings, x.shape, image, labels is not None, self.targets, self._steps(), self._seed_
+        settings |= {"n_interpolation": sizes_of(self.n_interpolation, len(x))}
+        given = (
+            settings,
+            x.shape,
+            image,
+            labels is not None,
+            self.targets,
+            steps_of(self.scale, self.kernel),
+            self._seed_,
+        )
         config = as_config(*given, has_weights=weights is not None)
+        streams, self._streams = self._streams or Streams(self._seed_), None
         nothing, of_none = x[:0], None if labels is None else labels[:0]
         data = Dataset("given", x, y, nothing, y[:0], labels, of_none, features=self._features, weights_train=weights)
         if config.outputs.is_separate:
             data = config.outputs.applied(config.dataset.preprocessed(data))
-            self.components_ = [self._of_one_output().fit(data.x_train, own, weights) for own in data.targets.T]
+            alone = self._of_one_output(config.outputs.of_components, streams)
+            self.components_ = [copy.copy(alone).fit(data.x_train, own, weights) for own in data.targets.T]
             self.kernel_: Kernel = self.components_[-1].kernel_
             parts = [part for each in self.components_ for part in each._predictor.parts]
             self._predictor: Predictor | Separate = Separate(parts, without_points(data))
             return
-        fitted = fit(config, data, bool(self.verbose))
+        fitted = fit(config, data, streams, bool(self.verbose))
         self.kernel_, self.trace_, data = fitted.kernel, fitted.trace, fitted.data
         self.remarks_ = [*(self._encoding.remarks() if self._encoding else []), *fitted.remarks]
         self.regularization_ = fitted.regularization
@@ -326,7 +322,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         if fitted.interpolant is not None:
             self._predictor = Predictor(fitted.kernel, fitted.interpolant, units, fitted.arithmetic)
             return
-        order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[:size]
+        order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[: self.n_interpolation]
         points, targets = data.x_train[order], data.targets[order]
         used = None if data.weights is None else data.weights[order]
         self._predictor = Predictor.solved(
@@ -344,12 +340,17 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         shape, targets = predictor.units.x_train.shape, predictor.units.y_train
         self.n_features_in_, self._names, self._is_flat = shape[1], predictor.units.features, targets.shape[1] == 1
         if isinstance(predictor, Separate):
-            self.components_ = [self._of_one_output().holding(part) for part in predictor.parts]
+            alone = self._of_one_output(predictor.units.reduction is not None)
+            self.components_ = [copy.copy(alone).holding(part) for part in predictor.parts]
         return self
 
-    def _of_one_output(self) -> Self:
-        """The estimator of one output or component."""
-        alone: Self = clone(self).set_params(outputs=None, scale=None, targets="as_given", copies="each")
+    def _of_one_output(self, is_component: bool, streams: Streams | None = None) -> Self:
+        """An estimator of one output or component. streams: of the fit of all."""
+        from kfx.data.outputs_option import OneComponent
+
+        outputs = OneComponent() if is_component else None
+        alone: Self = clone(self).set_params(outputs=outputs, scale=None, targets="as_given", copies="each")
+        alone._streams = streams
         return alone
 
     def _seed(self) -> int:
@@ -361,6 +362,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     _encoding: Encoding | None = None
     _fillers: np.ndarray | None = None
     components_: list[Self] = []  # noqa: RUF012
+    _streams: Streams | None = None  # while the outputs of one fit are fitted one by one
     _names: Sequence[str] = ()  # of the features of a recorded run
 
     @property
@@ -374,15 +376,12 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         found: np.ndarray = np.square(units.target_scale) * units.of_all(scales[0])
         return found
 
-    def _columns_are_names(self) -> bool:
-        """Whether scikit-learn compares the columns itself, as it does names that are texts."""
-        return all(isinstance(name, str) for name in getattr(self, "_columns", ()))
-
     def _points_of(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "kernel_")
         X = as_frame(X)
         known = self._names or getattr(self, "_columns", ())
-        if hasattr(X, "columns") and known and not (self._columns_are_names() and not self._names):
+        are_texts = all(isinstance(name, str) for name in known)  # which scikit-learn compares itself
+        if hasattr(X, "columns") and known and not (are_texts and not self._names):
             X = with_columns_of(X, known)
         if self._encoding is not None and self._columns:
             validate_data(self, X, reset=False, skip_check_array=True)
@@ -393,6 +392,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
                 x = encoded(x, self._encoding)
             elif self._fillers is not None and np.isnan(x).any():
                 warnings.warn("X has missing values, and the training points have none; medians count", stacklevel=3)
+        require_numbers(x, "X", missing=True)
         x = folded(self._filled(x), self.image_shape)
         if x.shape[1:] != (expected := self._predictor.units.x_train.shape[1:]):
             raise ValueError(f"X has points of shape {x.shape[1:]}; the fit had {expected}")

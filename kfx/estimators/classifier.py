@@ -29,7 +29,7 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y holds one class, {self.classes_[0]!r}; a classification takes two or more classes")
+            raise ValueError(f"y holds one class, {self.classes_[0]}; a classification takes two or more classes")
         self._fit(X, one_hot(labels, len(self.classes_)), labels, weights)
 
     def decision_function(self, X: ArrayLike, return_std: bool = False) -> Any:

@@ -62,7 +62,8 @@ def forecast_onwards(model: Model, path: Path, steps: int | None) -> pd.DataFram
             raise DataError(f"{where}: {error}") from error
         table = pd.DataFrame(values, columns=list(parts.coordinates))
         if deviations is not None:
-            for end, ends in zip(("low", "high"), deviations.interval(values), strict=True):
+            intervals = deviations.interval(values, late=windows.late(last.values))
+            for end, ends in zip(("low", "high"), intervals, strict=True):
                 for name, own in zip(parts.coordinates, ends.T, strict=True):
                     table[f"{end}.{name}" if len(parts.coordinates) > 1 else end] = own
         table.insert(0, "time", written)

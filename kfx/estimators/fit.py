@@ -49,8 +49,9 @@ class Fitted:
     interpolant: ThroughCentres | None = None
 
 
-def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
-    """Fit the kernel that the config describes, and choose λ for it. data: before preprocessing."""
+def fit(config: Config, data: Dataset, streams: Streams, verbose: bool) -> Fitted:
+    """Fit the kernel that the config describes, and choose λ for it. data: before preprocessing. streams: those of the
+    config's seed, which go on from one output to the next."""
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
     count = config.device.threads or threads.available()
     preflight.check_start(config)
@@ -58,7 +59,7 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
     audience = Audience.COMMAND if verbose else Audience.NOBODY
     with process.exclusively(), told_to(audience), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
         machine = Machine(device, dtype, count, process.set_switches(config.device.allow_tf32))
-        notes, streams = Unrecorded(Path(folder)), Streams(config.seed)
+        notes = Unrecorded(Path(folder))
         (data,) = map(config.outputs.applied, stages.prepared(config, [data], machine, notes))
         tensors = tensors_of(data, machine)
         of_fit, of_evaluation = stages.threads_for(config, [data], machine)

@@ -197,9 +197,9 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             found = onwards(self._members, last, last.ahead(step, int(steps))[0])
         answers = [found]
         if return_std or interval is not None:
-            deviations = Deviations.of(self.choice_, len(self._members))
-            answers += [deviations.around(found)] if return_std else []
-            answers += list(deviations.interval(found, interval)) if interval is not None else []
+            deviations, late = Deviations.of(self.choice_, len(self._members)), self.windows_.late(last.values)
+            answers += [deviations.around(found, late)] if return_std else []
+            answers += list(deviations.interval(found, interval, late)) if interval is not None else []
         answers = [each[:, 0] for each in answers] if self._is_flat else answers
         return tuple(answers) if len(answers) > 1 else answers[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import warnings
 from collections.abc import Sequence
@@ -116,6 +117,19 @@ def counted(X: Any, y: Any, sample_weight: ArrayLike | None) -> tuple[Any, Any, 
     own = weights[counts]
     x, y = (x, y) if counts.all() else (_safe_indexing(x, counts), _safe_indexing(y, counts))
     return x, y, own if own.min() < own.max() else None
+
+
+def require_targets(y: Any, *, numbers: bool = False) -> None:
+    """ValueError for targets of which some are masked, and with `numbers` for dates and durations, whose numbers depend
+    on a unit."""
+    if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
+        raise ValueError(f"y has {y.size - y.count()} masked values; leave these rows out")
+    if not numbers:
+        return
+    values = np.asarray(y)
+    times = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
+    if values.dtype.kind in "mM" or (values.dtype == object and any(isinstance(v, times) for v in values.flat)):
+        raise ValueError("y holds dates or durations, whose numbers depend on a unit; give numbers, such as days")
 
 
 def folded(x: np.ndarray, image_shape: Sequence[int] | None) -> np.ndarray:

@@ -27,7 +27,7 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
         X, y, weights = counted(X, y, sample_weight)
         X, y = self._checked(X, y, multi_output=True, y_numeric=True)
         self._is_flat = y.ndim == 1
-        self._fit(X, np.array(y, dtype=np.float64).reshape(len(y), -1), None, weights)
+        self._fit(X, np.array(y, dtype=np.float64, order="C").reshape(len(y), -1), None, weights)
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """The prediction at X, (n,) or (n, outputs) as y; with `return_std` also the standard deviation of a target

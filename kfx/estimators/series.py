@@ -123,7 +123,10 @@ def _times(given: Any) -> tuple[np.ndarray | None, Dates | None]:
     """The times of a frame's rows, (T,), and their dates, if it has some."""
     if (column := _time_column(given)) is None:
         return None, None
-    found = read(column, PLAIN, None, np.zeros(len(column), dtype=int))
+    try:
+        found = read(column, PLAIN, None, np.zeros(len(column), dtype=int))
+    except DataError as error:
+        raise DataError(f"the times of a series, {column.name}: {error}") from error
     dates = found if isinstance(found, Dates) else None
     time = found.days() if isinstance(found, Dates) else found
     if (np.diff(time) <= 0).any():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Mapping
+import numbers
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Unpack, cast
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack, cast
 import numpy as np
 from omegaconf import OmegaConf
 
-from kfx.config.choices import TARGETS
+from kfx.config.choices import STEPS, TARGETS
 from kfx.config.fields import Several
 from kfx.config.nodes import make_option, near
 from kfx.config.option import Option, Settings
@@ -81,6 +82,26 @@ def as_config(
         )
     config.check_together()
     return config
+
+
+def steps_of(scale: str | Sequence[str] | None, kernel: object) -> list[str] | None:
+    """As `dataset.preprocess`, of an estimator's `scale`; ConfigError for a wrong one."""
+    if scale is None or (scale == "auto" and not isinstance(kernel, str | Mapping)):
+        return []
+    if scale == "auto":
+        return None
+    if isinstance(scale, str) or not set(scale) <= set(STEPS):
+        raise ConfigError(f"scale={scale!r}: expected auto, None or a list of {', '.join(STEPS)}")
+    return list(scale)
+
+
+def sizes_of(n_interpolation: object, n: int) -> list[int] | None:
+    """As `evaluation.n_interpolation`, of an estimator's with n points; ValueError for a wrong one."""
+    if n_interpolation is None:
+        return None
+    if not (isinstance(n_interpolation, numbers.Integral) and 1 <= int(n_interpolation) <= n):
+        raise ValueError(f"n_interpolation={n_interpolation}: expected a whole number from 1 to {n}, or None for all")
+    return [int(n_interpolation)]
 
 
 def kernel_option(value: Chosen) -> KernelOption:

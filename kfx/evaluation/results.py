@@ -43,8 +43,13 @@ class Result:
 
     def named(self, kernel: str, repeat: int) -> dict[str, np.ndarray]:
         """Its arrays by their names in `predictions.npz`."""
-        place = f"{kernel}/{self.n_interpolation}/{repeat}/{self.configured!r}"
+        place = place_of(kernel, self.n_interpolation, repeat, self.configured)
         return {f"{place}/{name}": array for name, array in self.arrays.items()}
+
+
+def place_of(kernel: str, n_interpolation: int, repeat: int, configured: float) -> str:
+    """What the names of a result's arrays in `predictions.npz` begin with. configured: λ."""
+    return f"{kernel}/{n_interpolation}/{repeat}/{configured!r}"
 
 
 def derived(rows: Sequence[TableRow], parts: Mapping[int, Dataset]) -> list[TableRow]:

@@ -127,12 +127,17 @@ class Rollout:
             "left_range": float(np.isnan(forecasts).any(axis=(1, 2)).mean()),
         }
         if self.deviations is not None:
-            low, high = self.deviations.interval(forecasts)
+            low, high = self.deviations.interval(forecasts, late=_late(self.origins(series)[0], series))
             inside = (truth >= low) & (truth <= high)
             found["forecast_coverage_95"] = float(inside[np.isfinite(truth)].mean())
         if series.exponent:
             found["valid_lyapunov_times"] = found["valid_time"] * series.exponent
         return found
+
+
+def _late(origins: Sequence[tuple[int, int]], series: SeriesParts) -> np.ndarray:
+    """The number of missing values before each origin, (origins,)."""
+    return np.array([series.windows.late(series.whole(i).values[:at]) for i, at in origins])
 
 
 def _range(series: SeriesParts) -> tuple[np.ndarray, np.ndarray]:
@@ -180,7 +185,8 @@ def rows(kernel: str, forecasts: np.ndarray, rollout: Rollout, series: SeriesPar
     """Rows of `forecasts.csv`. forecasts: (origins, steps, coordinates)."""
     found: list[dict[str, object]] = []
     origins, steps = rollout.origins(series)
-    ends = () if rollout.deviations is None else rollout.deviations.interval(forecasts)
+    late = _late(origins, series)
+    ends = () if rollout.deviations is None else rollout.deviations.interval(forecasts, late=late)
     for number, (trajectory, at) in enumerate(origins):
         whole = series.whole(trajectory)[at : at + steps]
         times, values = whole.written(), [whole.values, forecasts[number], *(end[number] for end in ends)]

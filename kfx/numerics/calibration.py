@@ -98,16 +98,23 @@ def of_vectors(error: np.ndarray, deviation: np.ndarray, basis: np.ndarray, left
     """Return the negative log density of whole rows, for each output, with covariances Bᵀ diag(s²) B + diag(d).
 
     error: observed minus predicted, (n, outputs). deviation: s, (n, components). basis: B, (components, outputs).
-    left_out: d, (outputs,); NaN where an output is reproduced exactly. By the lemmas for determinants and inverses of
-    sums only (components, components) matrices are factored.
+    left_out: d, (outputs,). By the lemmas for determinants and inverses of sums only (components, components) matrices
+    are factored, unless there are as many components as outputs. NaN where some of fewer components reproduce an output
+    exactly.
     """
+    outputs = error.shape[1]
     if not (left_out > _LEAST * np.square(basis).sum(axis=0)).all():
-        return float("nan")
+        if np.linalg.matrix_rank(basis) < outputs:
+            return float("nan")
+        whole = np.linalg.solve(basis.T, error.T).T / deviation  # BᵀS z = error
+        log_determinant = 2 * (np.log(deviation).sum(axis=1) + np.linalg.slogdet(basis)[1])
+        return float(
+            np.mean(np.square(whole).sum(axis=1) + log_determinant + outputs * np.log(2 * np.pi)) / 2 / outputs
+        )
     gram = (basis / left_out) @ basis.T
     inner = np.eye(len(basis)) + deviation[:, :, None] * gram * deviation[:, None, :]
     along = deviation * ((error / left_out) @ basis.T)
     explained = np.einsum("nc,nc->n", along, np.linalg.solve(inner, along[:, :, None])[:, :, 0])
     squares = np.square(error) @ (1 / left_out) - explained
     log_determinant = np.linalg.slogdet(inner)[1] + np.log(left_out).sum()
-    outputs = error.shape[1]
     return float(np.mean(squares + log_determinant + outputs * np.log(2 * np.pi)) / 2 / outputs)

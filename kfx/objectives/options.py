@@ -198,7 +198,7 @@ class RegularizationSection(Option):
     @staticmethod
     def is_free_of_noise(config: ConfigView) -> bool:
         """Whether the targets hold no noise, so that λ may be as small as rounding allows."""
-        return bool(config.dataset.is_series or config.dataset.is_simulated or config.outputs.reduce != "none")
+        return bool(config.dataset.is_series or config.dataset.is_simulated or config.outputs.of_components)
 
     def _selection(self, config: ConfigView) -> str:
         """How λ is chosen if the config does not say."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from kfx.evaluation.results import place_of
 from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, finish
 from kfx.record.reading import Run
 
@@ -33,7 +34,7 @@ def fitted_curve(run: Run) -> Figure | None:
             (last, largest // 2, TRAINED if last == "trained" else INITIAL, ":"),
         )
         for name, points, colour, style in curves:
-            key = f"{name}/{points}/0/{float(regularization)!r}"
+            key = place_of(name, points, 0, float(regularization))
             if f"{key}/mean" not in arrays:
                 continue
             mean = arrays[f"{key}/mean"][order, 0]

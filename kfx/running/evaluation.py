@@ -13,7 +13,7 @@ import numpy as np
 from kfx.config.metrics import better_of
 from kfx.evaluation import predictions
 from kfx.evaluation.options import Split, TestPointsOption
-from kfx.evaluation.results import Result, changes, derived, summary
+from kfx.evaluation.results import Result, changes, derived, place_of, summary
 from kfx.evaluation.scoring import Keep, Scoring, evaluate, interpolation_order, metric_names
 from kfx.files import Document, whole_file
 from kfx.kernels import Kernel
@@ -99,7 +99,7 @@ def _write_forecasts(context: RunContext, record: Record, rollout: Rollout, regu
         rows: list[Document] = []
         for name in _COMPARED:
             kept = record.evaluations.arrays(name)
-            if (found := kept.get(f"{name}/{size}/0/{regularization!r}/{kind}")) is not None:
+            if (found := kept.get(f"{place_of(name, size, 0, regularization)}/{kind}")) is not None:
                 rows += of_series.rows(name, found, of_kind, series)
         columns = [f"{what}.{name}" for name in series.coordinates for what in of_series.kinds(of_kind)]
         context.notes.table(file, [*of_series.COLUMNS, *columns], rows)
