@@ -296,7 +296,7 @@ def test_uneven_and_other_times_of_frames_are_refused():
     with pytest.raises(DataError, match="begins at 2001-01-01; expected the step after 2009-04-01"):
         fitted.score(frame[:20])
     daily = frame.assign(time=pd.date_range("2001-01-01", periods=120))
-    with pytest.raises(DataError, match="the series has steps from 1 to 1 days; expected those of the fit, 1 month"):
+    with pytest.raises(DataError, match="the series has steps of 1 days; expected those of the fit, 1 month"):
         fitted.predict(2, series=daily)
     with pytest.raises(DataError, match="from 28 to 61 days; fill the gaps, such as after 2003-06-01, with rows"):
         fitted.fit(frame.drop(index=30))

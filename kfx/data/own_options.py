@@ -123,7 +123,7 @@ class OwnFile(FromFile, OwnDataset, abc.ABC):
         "auto | once | each",
         "training rows that are equal in features and targets; once: one of them counts, since a point whose copy "
         "stays is not left out; auto: once for tables with real-valued targets or features, where equal rows are no "
-        "chance, otherwise each; with weights always each",
+        "chance, otherwise each; with weights that differ always each",
     )
     predict: str | None = ranged(
         None,

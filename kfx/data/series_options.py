@@ -97,7 +97,7 @@ class SeriesData(DatasetOption, abc.ABC):
     )
     others: Several = ranged(
         None,
-        "a list of settings with lags, target, differences, logarithm, missing, length, regularization and scale",
+        "a list of settings with lags, target, differences, logarithm, length, regularization and scale",
         lambda v: isinstance(v, list) and all(map(_is_member, v)),
         "settings beside the run's own of which a forecast is the median",
         null="what that backtest finds",
@@ -159,7 +159,7 @@ class SeriesData(DatasetOption, abc.ABC):
         return found
 
     def _windows_of(self, member: Mapping[str, Any]) -> Windows:
-        return replace(self, **{key: member[key] for key in _SEEN}).windows()
+        return replace(self, **{key: member.get(key, LEFT_OUT) for key in _SEEN}).windows()
 
     def build(self, rng: np.random.Generator) -> Dataset:
         from kfx.data.series import as_dataset
@@ -309,10 +309,11 @@ _MEMBER: tuple[str, ...] = (*_SEEN, "length", "regularization", "scale")
 
 def _is_member(value: object) -> bool:
     """Whether a value is a setting as `dataset.others` has it; what windows see is checked where they are made."""
-    if not isinstance(value, dict) or set(value) != set(_MEMBER) or None in [value[key] for key in _SEEN]:
+    member: dict[str, Any] = {"missing": LEFT_OUT} | value if isinstance(value, dict) else {}
+    if set(member) != set(_MEMBER) or None in [member[key] for key in _SEEN]:
         return False
-    length, shift = value["length"], value["regularization"]
-    return (length is None or length > 0) and shift >= 0 and value["scale"] in SCALES
+    length, shift = member["length"], member["regularization"]
+    return (length is None or length > 0) and shift >= 0 and member["scale"] in SCALES
 
 
 def _recorded(setting: Setting) -> dict[str, object]:

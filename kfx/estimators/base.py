@@ -65,7 +65,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         Predictions have the units of y.
     copies : str
         As `dataset.copies`: whether rows that are equal in features and targets count "once" or "each"; "auto": once
-        where equal rows are no chance. With weights each counts.
+        where equal rows are no chance. With weights that differ each counts.
     flow : mapping
         Settings of the section `flow`, for optimizers that move points.
     outputs : mapping

@@ -176,9 +176,10 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         """Forecast the next `steps` values, (steps,) or (steps, coordinates), each from those before it.
 
         series: what the forecast goes on from, (T,) or (T, coordinates), at least as long as a window; None for the
-        last series of the fit. A missing value in the last window is forecast first. return_std: also the deviations of
-        the errors, in the same shape. interval: also where each value lies with this probability, low and high. Both
-        come from the errors, by step, of forecasts within the series, each by the settings that are best elsewhere.
+        last series of the fit. Missing values are filled, or forecast first where the series ends with them.
+        return_std: also the deviations of the errors, in the same shape. interval: also where each value lies with this
+        probability, low and high. Both come from the errors of forecasts within the series, each by the settings that
+        are best elsewhere, as many steps after the last known value.
         With panel="own" and no series a list with the answer for each series; with one, the last forecaster goes on
         from it.
         """
