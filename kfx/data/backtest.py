@@ -119,7 +119,9 @@ class Backtest:
         kept = np.stack([(ends < at) | (ends - reach >= at + steps if not rolling else False) for at in starts])
         if kept.sum(axis=1).min() < 2:
             raise DataError(f"fewer than two windows of {reach} steps lie before a block; give a longer series")
-        history = np.stack([filled(whole.values[:at], whole.time[:at], windows.missing)[at - reach :] for at in starts])
+        history = np.stack(
+            [filled(whole.values[:at], whole.time[:at], windows.missing)[0][at - reach :] for at in starts]
+        )
         time = np.stack([whole.time[at - reach : at + steps] for at in starts])
         truth = np.stack([whole.values[at : at + steps] for at in starts])
         values = np.concatenate([each.values for each in series])

@@ -14,7 +14,7 @@ import numpy as np
 from kfx.config.choices import BACKTESTED
 from kfx.data.backtest import BLOCKS, Backtest, Gram, mean_error, median_distance
 from kfx.data.differences import Differences
-from kfx.data.gaps import LEFT_OUT, LINE, SPLINE
+from kfx.data.gaps import CUBIC, LEFT_OUT, LINE
 from kfx.data.noise import has_noise
 from kfx.data.seasons import season_of
 from kfx.data.windows import Trajectory, Windows
@@ -242,7 +242,7 @@ class Offered:
         if self.missing is not None:
             return (self.missing,)
         has_gaps = any(np.isnan(each.values).any() for each in train)
-        return (LEFT_OUT, LINE if noisy else SPLINE) if has_gaps else (LEFT_OUT,)
+        return (LEFT_OUT, LINE if noisy else CUBIC) if has_gaps else (LEFT_OUT,)
 
     def _logarithms(self, train: Sequence[Trajectory], noisy: bool) -> tuple[bool, ...]:
         if self.logarithm is not None:

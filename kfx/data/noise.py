@@ -11,7 +11,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial.distance import cdist
 
 from kfx.data.backtest import Backtest, median_distance
-from kfx.data.gaps import LEFT_OUT, SPLINE
+from kfx.data.gaps import CUBIC, LEFT_OUT
 from kfx.data.windows import Trajectory, Windows
 from kfx.outcomes import DataError
 
@@ -37,7 +37,7 @@ def has_noise(train: Sequence[Trajectory], stride: int = 1, elapsed: bool = Fals
 def _has_noise(series: Sequence[tuple[bytes, bytes]], coordinates: int, stride: int, elapsed: bool) -> bool:
     arrays = [(np.frombuffer(time), np.frombuffer(values).reshape(-1, coordinates)) for time, values in series]
     train = [Trajectory(time, values) for time, values in arrays]
-    ways = (LEFT_OUT, SPLINE) if any(np.isnan(each.values).any() for each in train) else (LEFT_OUT,)
+    ways = (LEFT_OUT, CUBIC) if any(np.isnan(each.values).any() for each in train) else (LEFT_OUT,)
     for lags, missing in product(dict.fromkeys(max(lags // coordinates, 1) for lags in _LAGS), ways):
         try:
             test = Backtest.of(Windows(lags, stride, elapsed=elapsed, missing=missing), train)

@@ -12,7 +12,7 @@ from kfx.config.choices import SCALES
 from kfx.config.fields import Several, flag, number, ranged, word, words
 from kfx.config.option import Settings, option
 from kfx.config.parts import ConfigView, KernelPart
-from kfx.data.gaps import LEFT_OUT, LINE, SPLINE
+from kfx.data.gaps import CUBIC, LEFT_OUT, LINE
 from kfx.data.options import DatasetOption
 from kfx.data.own_options import own_targets
 from kfx.data.row_file_options import FILES_OF_ROWS, FromFile, RowFile, changes, path_of
@@ -87,10 +87,10 @@ class SeriesData(DatasetOption, abc.ABC):
         null="the better in that backtest, of a positive series with noise, else false",
     )
     missing: str | None = word(
-        (LEFT_OUT, LINE, SPLINE),
+        (LEFT_OUT, LINE, CUBIC),
         "missing values of a window; left_out: the window is left out; line: on the line between their neighbours; "
-        "spline: on a cubic spline through all that is known; gaps of more than 20 steps are always left out",
-        null="the better in that backtest of left_out and, of a series with noise, line, else spline",
+        "cubic: on the cubic through two known values on each side; gaps of more than 20 steps are always left out",
+        null="the better in that backtest of left_out and, of a series with noise, line, else cubic",
     )
     members: int | None = _steps(
         None, 1, "10 of a series with noise, else 1", "number of the best settings of which a forecast is the median"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from kfx.data.differences import Differences
 from kfx.data.files import warn_once
@@ -120,15 +121,18 @@ class Windows:
 
     def cut(self, trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The points, (n, features), their targets, (n, coordinates), and the positions of the targets in the series,
-        (n,). Windows with a missing value that is not filled are left out, and those whose target is missing, or their
-        last value, which would be filled from the target."""
-        values, lost = filled(trajectory.values, trajectory.time, self.missing), self.differences.lost
-        z, known = self.scaled(values), np.isfinite(trajectory.values).all(axis=1)[lost:]
+        (n,). Windows with a missing value that is not filled are left out, those that are filled from later values,
+        as from the target, and those whose target is missing."""
+        values, needed = filled(trajectory.values, trajectory.time, self.missing)
+        z, lost = self.scaled(values), self.differences.lost
+        known, reach = np.isfinite(trajectory.values).all(axis=1)[lost:], self.reach - self.horizon
         ends = np.arange(self.seen - self.horizon, len(z) - self.horizon)
         x = self._points(z[None], trajectory.time[None, lost:], ends)[0]
         after = z[ends + self.horizon]
         y = after - z[ends] if self.is_increment else after
-        whole = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1) & known[ends] & known[ends + self.horizon]
+        whole = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1) & known[ends + self.horizon]
+        of_windows = sliding_window_view(needed, reach + 1).max(axis=1)[ends + lost - reach]
+        whole &= of_windows <= ends + lost
         return x[whole], y[whole], (ends + self.horizon + lost)[whole]
 
     def _points(self, z: np.ndarray, time: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -181,7 +185,7 @@ class Windows:
             )
         if self.differences.logarithm:
             values = np.where(values > 0, values, np.nan)
-        values = filled(values, time[:count], self.missing)
+        values = filled(values, time[:count], self.missing)[0]
         if not (whole := whole_runs(values, reach)).any():
             what = "positive values" if self.differences.logarithm else "values"
             raise DataError(f"no {reach} {what} after one another are there, which a forecast goes on from; fill some")
@@ -196,7 +200,7 @@ class Windows:
     def ready(self, series: Trajectory) -> np.ndarray:
         """Whether a forecast can go on after the first 0, 1, … T values, (T + 1,): the last one is known, and the
         `reach` last ones are, or are filled."""
-        values = filled(series.values, series.time, self.missing)
+        values = filled(series.values, series.time, self.missing)[0]
         found = np.zeros(len(values) + 1, dtype=bool)
         found[self.reach :] = whole_runs(values, self.reach)
         found[1:] &= np.isfinite(series.values).all(axis=1)

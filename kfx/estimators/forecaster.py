@@ -15,7 +15,7 @@ from kfx.config.option import Option
 from kfx.config.plugins import Portable
 from kfx.data.choice import MEMBERS, Asked, Choice, Offered, choose, kernel_with_length
 from kfx.data.deviations import Deviations
-from kfx.data.gaps import LEFT_OUT, LINE, SPLINE
+from kfx.data.gaps import CUBIC, LEFT_OUT, LINE
 from kfx.data.series import uneven
 from kfx.data.series_options import PERIODS
 from kfx.data.times import Step, step_of
@@ -59,7 +59,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
     logarithm : bool or "auto"
         Windows see logarithms; "auto": the better in the backtest, of a positive series.
     missing : str
-        As `dataset.missing`: windows with missing values are "left_out", or these lie on a "line" or a "spline";
+        As `dataset.missing`: windows with missing values are "left_out", or these lie on a "line" or a "cubic";
         "auto": the better in the backtest.
     calendar : sequence of str
         Of "year", "week" and "day": the target's place in these is a feature too, of series with dates.
@@ -222,7 +222,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
 
     def _check(self) -> None:
         """ConfigError for a wrong setting."""
-        missing = (LEFT_OUT, LINE, SPLINE, "auto")
+        missing = (LEFT_OUT, LINE, CUBIC, "auto")
         words = {"target": ("increment", "next", "auto"), "panel": ("shared", "own"), "missing": missing}
         for name, accepted in words.items():
             if getattr(self, name) not in accepted:
