@@ -268,6 +268,16 @@ def test_the_judged_series_of_several_is_learned_from():
         KernelFlowForecaster().fit([frame, frame[["b", "a"]]])
 
 
+@pytest.mark.parametrize("rolling", [True, False])
+def test_a_block_is_forecast_without_other_series_of_its_time(rolling):
+    own = as_series(np.random.default_rng(0).standard_normal(300).cumsum())
+    alone = Backtest.of(Windows(2), [own], rolling=rolling).kept.sum(axis=1)
+    copied = Backtest.of(Windows(2), [own[:299], own], rolling=rolling).kept.sum(axis=1)
+    later = Backtest.of(Windows(2), [replace(own, time=own.time + 999)[:299], own], rolling=rolling).kept.sum(axis=1)
+    assert (np.abs(copied - 2 * alone) <= 1).all()
+    np.testing.assert_array_equal(later, alone + (0 if rolling else 297))
+
+
 def test_frames_have_times_and_panels_their_own_kernels():
     months = pd.date_range("2001-01-01", periods=120, freq="MS")
     frame = pd.DataFrame({"time": months, "sold": sales()})

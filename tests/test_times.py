@@ -176,6 +176,42 @@ def test_columns_that_grow_evenly_are_warned_about(in_folder):
         assert read((path,), Rows())[1] == ("t", "x")
 
 
+HOURS = pd.date_range("2024-05-01", periods=100, freq="h", tz="UTC")
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/St_Johns"])
+@pytest.mark.parametrize("how", ["%Y-%m-%dT%H:%M%z", "%Y-%m-%d %H:%M:%S.%f%z", "%d.%m.%Y %H:%M %z"])
+def test_dates_of_a_run_are_read_by_its_clock(zone, how):
+    first = pd.Series(HOURS.tz_convert("Asia/Tokyo").strftime(how))
+    of_run = times.read(first, PLAIN, None, np.zeros(100, dtype=int))
+    again = pd.Series(HOURS.tz_convert(zone).strftime(how))
+    found = times.read(again, PLAIN, of_run.format, np.zeros(100, dtype=int))
+    np.testing.assert_array_equal(found.at, of_run.at)
+    assert found.written() == of_run.written()
+    for written in (of_run.format, times.IN_UTC):
+        with pytest.raises(DataError, match="without its offset from UTC"):
+            times.read(first.str.replace(r" ?[+]\d{4}$", "", regex=True), PLAIN, written, np.zeros(100, dtype=int))
+
+
+def test_months_before_their_year_are_no_offsets():
+    column = pd.Series([f"{month:02d}-{year}" for year in (2020, 2021) for month in range(1, 13)])
+    assert times.read(column, PLAIN, None, np.zeros(24, dtype=int)).format == "%m-%Y"
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "UTC"])
+def test_frames_are_read_by_the_clock_of_the_fit(zone):
+    at = pd.date_range("2023-06-01", periods=300, tz=zone)
+    values = 10 + np.sin(2 * np.pi * np.arange(300) / 7)
+    found = []
+    for time in (at, at.tz_localize(None)):
+        frame = pd.DataFrame({"time": time, "v": values})
+        fitted = KernelFlowForecaster(lags=7, members=1, calendar=["week"], regularization=1e-3).fit(frame[:250])
+        part = frame[200:250].reset_index(drop=True)
+        found += [fitted.predict(3, series=part), fitted.score(frame[250:270].reset_index(drop=True))]
+    np.testing.assert_array_equal(found[0], found[2])
+    assert found[1] == found[3]
+
+
 @pytest.mark.parametrize("how", ["%Y-%m-%d %H:%M%z", "%d.%m.%Y %H:%M %z"])
 def test_forecasts_over_the_change_to_summer_time_go_on_after_the_last_row(kfx, in_folder, how):
     at = pd.date_range("2024-03-29", periods=72, freq="h", tz="Europe/Berlin")
@@ -271,6 +307,7 @@ def test_windows_that_no_test_series_holds_are_not_chosen(kfx, in_folder):
     frame = series("s.csv", np.arange(60.0))
     frame.assign(x=frame["x"].where((frame.index < 42) | (frame.index % 4 > 0))).to_csv("s.csv", index=False)
     words = ("dataset=series", "dataset.path=s.csv", "dataset.time=t", "optimizer=none", "hydra.run.dir=r")
+    words = (*words, "dataset.missing=left_out")
     code, _, err = kfx("run", *words, "dataset.lags=4")
     assert (code, err.count("\n")) == (2, 1), err
     assert "dataset.lags=4: the test series of 12 steps hold no window of 4 steps" in err

@@ -50,7 +50,8 @@ class Against(Protocol):
 
 @dataclass(frozen=True)
 class Backtest:
-    """Forecasts of blocks of a series from the windows that do not touch them: all, or those before them.
+    """Forecasts of blocks of a series from the windows, of all series, that do not touch the time of the block: all, or
+    those before it.
 
     x, y: points, (n, features), and targets, (n, coordinates). kept: (blocks, n), the windows that each block is
     forecast from. history: (blocks, reach, coordinates). time: (blocks, reach + steps). truth: (blocks, steps,
@@ -81,13 +82,14 @@ class Backtest:
         *,
         alike: Sequence[Windows] = (),
         rolling: bool = False,
+        times: np.ndarray | None = None,
     ) -> Backtest:
         """Spread the blocks over the longest series.
 
         steps: of a block, at most a fifth of the series; None for at most 200, or 50 with `rolling`. alike: other
         windows that start from the same blocks. rolling: a block is forecast from what is before it alone, and lies in
-        the last half. Of a longer series the last 2000 steps are used, or with `rolling` 800. DataError if a series is
-        too short.
+        the last half. times: those with which the blocks begin. Of a longer series the last 2000 steps are used, or
+        with `rolling` 800. DataError if a series is too short.
         """
         most_steps, most = (_MOST_STEPS_WITH_NOISE, _MOST_POINTS_WITH_NOISE) if rolling else (_MOST_STEPS, _MOST_POINTS)
         series = [each[-most:] for each in train]
@@ -103,20 +105,22 @@ class Backtest:
             )
         fitted = windows.fitted(series)
         order = [*(i for i in range(len(series)) if i != longest), longest]  # the last points are kept: its own first
-        cut = [fitted.cut(series[i]) for i in order]
-        x, y = (np.concatenate(kind)[-most:] for kind in list(zip(*cut, strict=True))[:2])
-        # where a window of another series ends does not matter
-        ends = np.concatenate([*(np.full(len(each[2]), -1) for each in cut[:-1]), cut[-1][2]])[-most:]
+        cut = [(*fitted.cut(series[i]), series[i].time) for i in order]
+        x, y = (np.concatenate([each[kind] for each in cut])[-most:] for kind in (0, 1))
+        # other series may have the same causes at the same time
+        begins, ends = (np.concatenate([at[e - back] for _, _, e, at in cut])[-most:] for back in (reach, 0))
         if rolling:
             rising = np.argsort(ends, kind="stable")
-            x, y, ends = x[rising], y[rising], ends[rising]
+            x, y, begins, ends = x[rising], y[rising], begins[rising], ends[rising]
         places = np.arange(first, len(whole) - steps + 1)
         begun = np.isfinite(whole.values[places]).any(axis=1)  # most of a block's weight is on its first steps
         good = places[np.all([each.ready(whole)[places] for each in every], axis=0) & begun]
         starts = good[sorted({*np.linspace(0, len(good) - 1, blocks).astype(int).tolist()})] if len(good) else good
+        starts = starts if times is None else np.searchsorted(whole.time, times)
         if not len(x) > 1 or not len(starts):
             raise DataError(f"no window of {reach} steps is whole; take fewer lags, or fill missing values")
-        kept = np.stack([(ends < at) | (ends - reach >= at + steps if not rolling else False) for at in starts])
+        last = whole.time[starts + steps - 1]
+        kept = (ends < whole.time[starts, None]) | (False if rolling else begins > last[:, None])
         if kept.sum(axis=1).min() < 2:
             raise DataError(f"fewer than two windows of {reach} steps lie before a block; give a longer series")
         history = np.stack(
@@ -129,6 +133,11 @@ class Backtest:
         change = np.concatenate([np.abs(np.diff(each.values, axis=0)) for each in series])
         least = float((np.nanmean(change, axis=0) / spread).mean()) if rolling else _LEAST_ERROR
         return cls(fitted, x, y, kept, history, time, truth, low, high, mean, spread, least, rolling)
+
+    @property
+    def begins(self) -> np.ndarray:
+        """The times with which the blocks begin, (blocks,)."""
+        return self.time[:, self.windows.reach]
 
     def errors(
         self,

@@ -117,8 +117,7 @@ def choose(train: Sequence[Trajectory], asked: Asked) -> Choice:
     some, noisy = asked.windows[0], asked.noisy
     noisy = has_noise(train, some.stride, some.elapsed) if noisy is None else noisy
     tests = _tests(train, asked.windows, asked.steps, rolling=noisy)
-    usual = VALUES_OF_NOISE if noisy else VALUES
-    candidates = asked.candidates or [Regularization(value, "centered") for value in usual]
+    candidates = asked.candidates or _candidates(noisy)
     found: list[tuple[Windows, float | None, Regularization, np.ndarray]] = []
     for test in tests:
         unit = median_distance(test.x)
@@ -134,6 +133,24 @@ def choose(train: Sequence[Trajectory], asked: Asked) -> Choice:
     middle, reach = (tests[0].high + tests[0].low) / 2, FAR * (tests[0].high - tests[0].low) / 2
     near = [each for each in settings if not noisy or (np.abs(each.forecasts - middle) <= reach).all()]
     return Choice(tuple(sorted(near or settings, key=lambda each: each.error)), tests[0], steps)
+
+
+def _candidates(noisy: bool) -> list[Regularization]:
+    return [Regularization(value, "centered") for value in (VALUES_OF_NOISE if noisy else VALUES)]
+
+
+def judged(
+    kernel: Gram, choice: Choice, train: Sequence[Trajectory], candidates: Sequence[Regularization] | None
+) -> Setting:
+    """A kernel with the best windows of a choice and the best λ, by forecasts of the same blocks. candidates: for λ;
+    None for the usual ones."""
+    test, windows = choice.test, choice.best.windows
+    steps, rolling = test.truth.shape[1], test.is_rolling
+    own = Backtest.of(windows, train, steps, times=test.begins, rolling=rolling)
+    values = candidates or _candidates(rolling)
+    forecasts = own.tried(kernel, values)
+    each = (_setting(windows, None, value, forecasts[:, i], choice.steps, test) for i, value in enumerate(values))
+    return min(each, key=lambda setting: setting.error)
 
 
 def backtest_of(windows: Windows, train: Sequence[Trajectory], steps: int | None) -> Backtest:

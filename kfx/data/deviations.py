@@ -98,6 +98,5 @@ class Deviations:
 
 def _independent(test: Backtest) -> int:
     """About how many blocks do not overlap, of those there are."""
-    starts = test.time[:, test.windows.reach]
-    apart = (starts[-1] - starts[0]) / test.windows.unit / test.truth.shape[1]
-    return int(max(min(len(starts), round(apart) + 1), 5))
+    apart = (test.begins[-1] - test.begins[0]) / test.windows.unit / test.truth.shape[1]
+    return int(max(min(len(test.begins), round(apart) + 1), 5))

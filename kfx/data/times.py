@@ -187,7 +187,8 @@ def _formats() -> Iterator[str]:
 
 _HOURS = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p")
 _OF_DIGITS = {6: "%Y%m", 8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
-_OFFSET = re.compile(r"(?<=\d)(?: ?Z| ?UTC| ?[+-]\d\d:?\d\d)$")
+_OFFSET = re.compile(r"(?<=\d)(?: ?Z| ?UTC| ?[+-]\d\d:\d\d|(?:(?<=:\d\d)|(?<=[.]\d{3})|(?<=[.]\d{6})) ?[+-]\d{4})$")
+_OFFSET_OF_FORMAT = re.compile(r"(?<=[MSfp])(?: ?Z| ?UTC| ?[+-]\d\d:?\d\d)$")
 _WITH_HOUR = re.compile(r"(?:(.+)([ T]))?(\d\d?:\d\d.*)")
 
 
@@ -201,6 +202,9 @@ def read(column: pd.Series, form: Form, date_format: str | None, groups: np.ndar
     import pandas as pd
 
     if isinstance(column.dtype, pd.DatetimeTZDtype):
+        if date_format is not None:
+            here = column.dt.tz_convert(None) if date_format == IN_UTC else column.dt.tz_localize(None)
+            return Dates(_require_all(here.to_numpy("M8[us]"), column), date_format)
         dates = _with_offsets(column.dt.tz_convert(None), column.dt.tz_localize(None), ISO, groups)
         return Dates(_require_all(dates.at, column), dates.format)
     if pd.api.types.is_datetime64_dtype(column) or _holds_dates(column):
@@ -212,12 +216,21 @@ def read(column: pd.Series, form: Form, date_format: str | None, groups: np.ndar
         except (ValueError, KeyError, re.error) as error:
             how = "expected codes of strftime, as %d.%m.%Y, or %q and %Y"
             raise ConfigError(f"dataset.date_format={date_format}: {how}; {' '.join(str(error).split())}") from error
-        if not np.isnat(at).any() or not column.astype(str).str.contains(_OFFSET).any():  # which may differ by season
+        bare, offsets = apart(column)
+        zone = "Z" if date_format == IN_UTC else (_OFFSET_OF_FORMAT.findall(date_format) or [""])[0]
+        if zone and (naive := offsets == "").any():
+            raise DataError(
+                f"holds {shown(column[naive])} without its offset from UTC; expected dates with one, as {zone}"
+            )
+        if np.isnat(at).any() and (offsets != "").any():  # which may differ by season, or from the format's
+            at = parsed(bare, date_format.removesuffix(zone))
+            at = at + (ahead_of_utc(pd.Series([zone]))[0] - ahead_of_utc(offsets) if zone else np.timedelta64(0))
+        if date_format != IN_UTC or not np.isnat(at).any():
             return Dates(_require_all(at, column, f" as dataset.date_format={date_format}"), date_format)
     numbers = numbers_of(column, form)
     if not (numbers.isna() & column.notna()).any():
         return _of_numbers(numbers, column)
-    found = list(readings(column, groups))
+    found = list(readings(column, groups, in_utc=date_format == IN_UTC))
     if not found:
         _require_all(parsed(column, ISO), column)
         raise DataError(f"holds {shown(column)}, which is no time{_HOW}")
@@ -278,7 +291,7 @@ def _with_offsets(utc: pd.Series, local: pd.Series, how: str, groups: np.ndarray
     different hours, as months. how: the format of local time."""
     here, there = local.to_numpy("M8[us]"), utc.to_numpy("M8[us]")
     even, even_in_utc = (step_of(_split(at, groups)) is not None for at in (here, there))
-    if even and (not even_in_utc or _hours(here) < _hours(there)):
+    if even and (not even_in_utc or _hours(here) < _hours(there) or _hours(here) == 1):
         return Dates(here, how)
     return Dates(there, IN_UTC)
 
@@ -288,8 +301,9 @@ def _hours(at: np.ndarray) -> int:
     return len(np.unique(at - at.astype("M8[D]")))
 
 
-def readings(column: pd.Series, groups: np.ndarray) -> Iterator[Dates]:
-    """The ways in which all values of a column are dates. groups: the number of the series of each row, (T,)."""
+def readings(column: pd.Series, groups: np.ndarray, in_utc: bool = False) -> Iterator[Dates]:
+    """The ways in which all values of a column are dates. groups: the number of the series of each row, (T,). in_utc:
+    of those with an offset."""
     import pandas as pd
 
     if column.isna().any():
@@ -299,7 +313,9 @@ def readings(column: pd.Series, groups: np.ndarray) -> Iterator[Dates]:
     for how in _candidates(bare.iloc[0]):
         if np.isnat(at := parsed(bare, how)).any():
             continue
-        if offsets.nunique() == 1:
+        if in_utc:
+            yield Dates(at - ahead_of_utc(offsets), IN_UTC)
+        elif offsets.nunique() == 1:
             yield Dates(at, how + offsets.iloc[0])
         else:
             yield _with_offsets(pd.Series(at - ahead_of_utc(offsets)), pd.Series(at), how, groups)

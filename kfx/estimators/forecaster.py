@@ -13,13 +13,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from kfx.config.option import Option
 from kfx.config.plugins import Portable
-from kfx.data.choice import MEMBERS, Asked, Choice, Offered, choose, kernel_with_length
+from kfx.data.choice import MEMBERS, Asked, Choice, Offered, choose, judged, kernel_with_length
 from kfx.data.deviations import Deviations
 from kfx.data.gaps import CUBIC, LEFT_OUT, LINE
 from kfx.data.series import uneven
 from kfx.data.series_options import PERIODS
 from kfx.data.times import Step, step_of
-from kfx.data.windows import Trajectory, Windows, smape
+from kfx.data.windows import Trajectory, smape
 from kfx.estimators.parameters import Chosen
 from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.estimators.series import has_times, is_flat, names_of, step_of_times, trajectories
@@ -257,26 +257,16 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         given["periods"] = tuple(PERIODS[name] for name in self.calendar)
         offered = Offered(stride=self.stride, horizon=self.horizon, **given).windows(train)
         has_length = not isinstance(self.kernel, Kernel) and kernel_option(self.kernel).length_is_free()
-        return self._chosen(train, offered, self._kernel_of, has_length)
+        with exclusively():
+            return choose(train, Asked(offered, self._kernel_of, has_length, self._candidates(), self.steps))
+
+    def _candidates(self) -> list[Regularization] | None:
+        return None if self.regularization is None else [Regularization(float(self.regularization), "centered")]
 
     def _kernel_of(self, length: float | None) -> Any:
         return (
             self.kernel if isinstance(self.kernel, Kernel) else kernel_with_length(kernel_option(self.kernel))(length)
         )
-
-    def _chosen(
-        self,
-        train: Sequence[Trajectory],
-        offered: Sequence[Windows],
-        of: Any,
-        has_length: bool,
-        like: Choice | None = None,
-    ) -> Choice:
-        """The choice; with `like` judged by the forecasts of that one."""
-        given = None if self.regularization is None else [Regularization(float(self.regularization), "centered")]
-        noisy, steps = (None, self.steps) if like is None else (like.test.is_rolling, like.steps)
-        with exclusively():
-            return choose(train, Asked(offered, of, has_length, given, steps, noisy))
 
     def _trained(self, choice: Choice, train: Sequence[Trajectory], kernel: Any) -> tuple[Choice, Any]:
         """The choice and its kernel, or those with the trained one at its own λ if its backtest has the smaller
@@ -295,16 +285,17 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             targets="as_given",
             random_state=self.random_state,
         ).fit(x, y)
-        found = self._chosen(train, [best.windows], lambda length: model.kernel_, False, choice)
-        if found.best.error >= best.error:
+        with exclusively():
+            found = judged(model.kernel_, choice, train, self._candidates())
+        if not found.error < best.error:
             return choice, kernel
-        return replace(choice, settings=(found.best, *choice.settings[1:])), model.kernel_
+        return replace(choice, settings=(found, *choice.settings[1:])), model.kernel_
 
     _names: Sequence[str] = ()  # of the coordinates, of a frame
     _step: Step | None = None  # of its times
 
     def _continued(self, series: Any) -> Trajectory:
-        several, names = trajectories(series), names_of(series)
+        several, names = trajectories(series, self._last.dates), names_of(series)
         if names and self._names and names != self._names:
             raise ValueError(f"the series has the columns {', '.join(names)}; the fit had {', '.join(self._names)}")
         if len(several) > 1:

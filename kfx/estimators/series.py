@@ -20,14 +20,15 @@ _TIMES = ("time", "date", "datetime", "timestamp", "ds")
 """Columns of a frame that are times, whatever the case."""
 
 
-def trajectories(series: Any) -> list[Trajectory]:
+def trajectories(series: Any, like: Dates | None = None) -> list[Trajectory]:
     """Series, (T,) or (T, coordinates) each, an array, a frame, or a list of them.
 
+    like: dates of an earlier series, by whose clocks those with a time zone are read.
     A frame's times are its column of that name, or its index of dates; of an array they are 0, 1, 2, … Raises
     ValueError for what is no series of numbers, DataError for times that cannot be read or do not rise.
     """
     given = _each(series)
-    found = [_trajectory(each) for each in given]
+    found = [_trajectory(each, like) for each in given]
     columns = {tuple(names) for each in given if (names := names_of([each]))}
     if len(columns) > 1:
         raise ValueError(f"the series have different columns: {' and '.join(', '.join(each) for each in columns)}")
@@ -72,7 +73,7 @@ def is_flat(series: Any) -> bool:
     return np.ndim(first) == 1
 
 
-def _trajectory(given: Any) -> Trajectory:
+def _trajectory(given: Any, like: Dates | None) -> Trajectory:
     columns = getattr(given, "columns", None)
     times = [name for name in columns if _is_time(name)] if columns is not None else []
     if len(times) > 1:
@@ -92,7 +93,7 @@ def _trajectory(given: Any) -> Trajectory:
         raise ValueError(f"a series has shape {values.shape}; expected (T,) or (T, coordinates)")
     if np.isinf(values).any():
         raise ValueError("a series holds a value that is infinite")
-    time, dates = _times(given)
+    time, dates = _times(given, like)
     return Trajectory(np.arange(len(values), dtype=float) if time is None else time, values, dates=dates)
 
 
@@ -119,12 +120,14 @@ def _time_column(given: Any) -> pd.Series | None:
     )
 
 
-def _times(given: Any) -> tuple[np.ndarray | None, Dates | None]:
+def _times(given: Any, like: Dates | None) -> tuple[np.ndarray | None, Dates | None]:
     """The times of a frame's rows, (T,), and their dates, if it has some."""
     if (column := _time_column(given)) is None:
         return None, None
     try:
-        found = read(column, PLAIN, None, np.zeros(len(column), dtype=int))
+        has_zone = str(column.dtype).startswith("datetime64[") and getattr(column.dt, "tz", None) is not None
+        how = like.format if like is not None and has_zone else None
+        found = read(column, PLAIN, how, np.zeros(len(column), dtype=int))
     except DataError as error:
         raise DataError(f"the times of a series, {column.name}: {error}") from error
     dates = found if isinstance(found, Dates) else None
