@@ -290,6 +290,16 @@ def test_values_that_cannot_be_are_refused():
         KernelFlowTransformer(optimizer={"name": "adam", "iterations": 1}).fit(x[:50], y[:50])
 
 
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", None])
+def test_tables_of_arrow_keep_the_zones_of_their_times(zone):
+    pa = pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({"t": pd.date_range("2024-03-01", periods=60, freq="7h", tz=zone), "a": np.arange(60) % 7.0})
+    y = frame["a"] + frame["t"].dt.hour / 24
+    fitted = KernelFlowRegressor(optimizer={"iterations": 1}).fit(frame, y)
+    again = KernelFlowRegressor(optimizer={"iterations": 1}).fit(pa.Table.from_pandas(frame), y)
+    np.testing.assert_array_equal(fitted.predict(frame), again.predict(pa.Table.from_pandas(frame)))
+
+
 TIMES = pd.date_range("2020-01-31", periods=30, tz="Europe/Paris")
 
 

@@ -11,12 +11,15 @@ import pytest
 import yaml
 from scipy.integrate import solve_ivp
 
-from kfx import KernelFlowForecaster
-from kfx.data.backtest import Backtest
+from kfx import KernelFlowForecaster, load_run, plots
+from kfx.data.backtest import Backtest, mean_error
 from kfx.data.choice import Offered
+from kfx.data.dataset import Dataset
 from kfx.data.gaps import CUBIC, LEFT_OUT, LINE, filled
-from kfx.data.windows import Trajectory, Windows
-from kfx.outcomes import ConfigError
+from kfx.data.windows import Predict, SeriesParts, Trajectory, Windows
+from kfx.evaluation.rollout import Rollout
+from kfx.experiment.compose import load
+from kfx.outcomes import ConfigError, DataError
 
 TIME = np.cumsum(1 + np.arange(60) % 3).astype(float)
 MISSING = [0, 7, 20, 21, 22, 40, 42, 59]
@@ -215,3 +218,98 @@ def test_a_run_records_the_way_and_forecasts_as_the_estimator(kfx, in_folder):
     np.testing.assert_allclose(written["forecast.v"], fitted.predict(40), atol=1e-3)
     assert kfx("predict", "r", "s.csv", "--steps", "5", "--output", "p.csv")[0] == 0
     assert np.isfinite(pd.read_csv("p.csv")["v"]).all()
+
+
+# ---- what a run says of its forecasts
+
+
+def parts(values: np.ndarray, train: int) -> tuple[SeriesParts, Dataset]:
+    """A series without gaps before step 8, its windows of four values, and the data set of a run on it."""
+    series = as_series(values)
+    windows = Windows(4, is_increment=False).fitted([series[:train]])
+    whole = SeriesParts(windows, (series[:train],), (series[train:],), ("v",))
+    x, y, _ = windows.cut(series)
+    return whole, replace(Dataset("s", x, y * windows.scale, x, y * windows.scale), series=whole)
+
+
+def recurrence(whole: SeriesParts) -> Predict:
+    """What follows windows of `waves`, by least squares."""
+    x, y, _ = whole.windows.cut(as_series(waves(400)))
+    weights = np.linalg.lstsq(np.c_[x, np.ones(len(x))], y, rcond=None)[0]
+    return lambda points: np.c_[points, np.ones(len(points))] @ weights * whole.windows.scale
+
+
+def test_free_runs_go_on_from_forecasts_of_missing_values():
+    known, gapped = waves(220), waves(220)
+    gapped[149] = np.nan
+    rollout = Rollout(1, 50, 0.4, attractor_steps=50)
+    found = []
+    for values in (known, gapped):
+        whole, data = parts(values, 150)
+        found.append(rollout(recurrence(whole), data)[0])
+    for name in ("hausdorff", "spectral_distance", "smape"):
+        assert found[1][name] == pytest.approx(found[0][name], rel=0.03, abs=1e-3), name
+
+
+def test_origins_that_nothing_true_follows_are_left_out():
+    values = waves(200)
+    values[180:] = np.nan
+    whole, data = parts(values, 150)
+    origins, _ = whole.origins(5, 20)
+    assert [at for _, at in origins] == [150, 157, 165, 172]
+    metrics = Rollout(5, 20, 0.4)(recurrence(whole), data)[0]
+    assert all(np.isfinite(value) for value in metrics.values())
+    with pytest.raises(DataError, match="or none after it"):
+        parts(np.where(np.arange(200) < 150, waves(200), np.nan), 150)[0].origins(5, 20)
+
+
+def test_series_that_are_too_short_to_be_forecast_are_told():
+    each = [as_series(waves(150)), as_series(waves(40))]
+    train, test = zip(*((one[: len(one) * 4 // 5], one[len(one) * 4 // 5 :]) for one in each), strict=True)
+    whole = SeriesParts(Windows(4).fitted(train), train, test, ("v",))
+    with pytest.warns(UserWarning, match="1 of 2 series are not forecast"):
+        origins, _ = whole.origins(4, 15)
+    assert {i for i, _ in origins} == {0}
+
+
+def test_the_picture_ends_the_valid_time_where_the_metric_does(kfx, in_folder):
+    values = 10 * waves(240) * np.r_[np.ones(190), np.linspace(1, 0.2, 50)]
+    values[200] = np.nan
+    pd.DataFrame({"v": values}).to_csv("s.csv", index=False)
+    words = ["dataset=series", "dataset.path=s.csv", "dataset.n_test=40", "dataset.lags=3", "evaluation=rollout"]
+    code, _, err = kfx("run", *words, "evaluation.starts=1", "optimizer=none", "figures=false", "hydra.run.dir=r")
+    assert code == 0, err
+    run = load_run("r")
+    rows = pd.read_csv("r/forecasts.csv").query("kernel == 'trained'")
+    valid = run.evaluation.query("kernel == 'trained' and metric == 'valid_time'")["value"].item()
+    known = values[:200]
+    assert run.metrics["training_deviation"] == {"v": pytest.approx(known.std())}
+    assert 0 < valid < 40
+    assert plots.forecast._valid_until(run, rows) == 200 + valid
+
+
+def test_a_trained_kernel_is_judged_by_the_same_blocks():
+    series = np.zeros(160)
+    for i, noise in enumerate(np.random.default_rng(2).normal(size=159)):
+        series[i + 1] = 0.8 * series[i] + noise
+    settings = {"lags": 4, "members": 3, "differences": (), "logarithm": False, "target": "next", "season": 1}
+    fitted = KernelFlowForecaster(optimizer={"name": "adam", "iterations": 20}, **settings).fit(series)
+    assert len({each.forecasts.shape for each in fitted.choice_.settings}) == 1
+    own = fitted.choice_.best
+    test = Backtest.of(own.windows, [as_series(series)], 32, 10, rolling=True)
+    np.testing.assert_array_equal(test.truth, fitted.choice_.test.truth)
+    found = test.tried(fitted.kernel_, [own.regularization])[:, 0, : fitted.choice_.steps]
+    assert fitted.backtest_error_ == pytest.approx(mean_error(test.of_blocks(found), test.least), rel=1e-6)
+    assert len(fitted.predict(5, return_std=True)) == 2
+
+
+def test_a_file_of_an_irregular_system_goes_on_by_its_steps(kfx, in_folder):
+    words = ["dataset=dynamics", "dataset.n_train=120", "dataset.n_test=40", "dataset.gaps=3", "dataset.elapsed=true"]
+    few = ["dataset.lags=2", "kernel=rbf", "kernel.sigma=3", "optimizer=none", "figures=false"]
+    assert kfx("run", *words, *few, "hydra.run.dir=r")[0] == 0
+    series = load([*words, *few]).dataset.split()[0][0]
+    pd.DataFrame(series.values, columns=list("xyz")).to_csv("s.csv", index=False)
+    assert kfx("predict", "r", "s.csv", "--steps", "2", "--output", "p.csv")[0] == 0
+    found, unit = pd.read_csv("p.csv"), np.diff(series.time).mean()
+    np.testing.assert_allclose(found["time"], unit * np.array([120, 121]))
+    assert np.abs(np.diff(found[list("xyz")], axis=0)).max() > 0.1

@@ -272,14 +272,22 @@ class SeriesParts:
             raise DataError(
                 f"evaluation.horizon={horizon}: only {longest} steps follow the training series; ask for fewer"
             )
+        if len(fitting) < len(most):
+            said = "; it asks for more steps than their test series have, evaluation.horizon for fewer"
+            warn_once(f"evaluation: {len(most) - len(fitting)} of {len(most)} series are not forecast", said)
         each = max(starts // len(fitting), 1)
         found = [(i, at) for i in fitting for at in sorted({*np.linspace(0, most[i], each).astype(int).tolist()})]
         placed = [(i, len(self.train[i]) + at) for i, at in found[:starts]]
-        good = [(i, at) for i, at in placed if self.windows.ready(self.whole(i)[:at]).any()]
+        good = [
+            (i, at)
+            for i, at in placed
+            if self.windows.ready(self.whole(i)[:at]).any()
+            and np.isfinite(self.whole(i).values[at : at + horizon]).any()
+        ]
         if not good:
             raise DataError(
-                f"no forecast can start: no {reach} values after one another before an origin are there; fill some, or "
-                "take fewer dataset.lags"
+                f"no forecast can start: no {reach} values after one another before an origin are there, or none after "
+                "it; fill some, or take fewer dataset.lags"
             )
         return good, horizon
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,8 @@ def forecast_onwards(model: Model, path: Path, steps: int | None) -> pd.DataFram
     if isinstance(dataset, OwnSeriesOption):
         found, _ = dataset.series_of(path, parts.coordinates)
     else:
-        found, _ = read(changes(path), Rows(parts.coordinates))
+        found, _ = read(changes(path), Rows(parts.coordinates))  # of a system, without times: those of the run's steps
+        found = [replace(series, time=series.time * windows.unit) for series in found]
     step = _step(dataset, parts)
     others, deviations = other_members(model.config)
 
@@ -54,7 +56,8 @@ def forecast_onwards(model: Model, path: Path, steps: int | None) -> pd.DataFram
         where = f"{path}" + (f", series {series.name or number}" if len(found) > 1 else "")
         least = max(windows.reach, 2)
         last = _evenly_last(series, step, least, where)
-        time, at = (series[-least:] if step is None else last).ahead(step, count)
+        mean = Step("" if last.dates is None else "days", windows.unit)
+        time, at = last.ahead(step or mean, count)
         written = at.tolist() if last.dates is None else Dates(at, last.dates.format).written()
         try:
             values = onwards(members, last, time)

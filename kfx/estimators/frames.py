@@ -70,10 +70,21 @@ def as_frame(X: Any) -> Any:
         return X if X.dtype != object else np.where(pd.isna(X), np.nan, X)
     if not isinstance(X, pd.DataFrame):
         names = getattr(X, "column_names", getattr(X, "columns", None))
-        return X if names is None else pd.DataFrame({name: np.asarray(X[name]) for name in names})
+        return X if names is None else pd.DataFrame({name: _column(X[name]) for name in names})
     if not any(isinstance(dtype, pd.ArrowDtype) for dtype in X.dtypes):
         return X
     return pd.concat([_without_arrow(X.iloc[:, i]) for i in range(X.shape[1])], axis=1)
+
+
+def _column(given: Any) -> Any:
+    """A column of Arrow or polars as an array, or with a time zone as a Series."""
+    import pandas as pd
+
+    zone = getattr(getattr(given, "type", None), "tz", None) or getattr(
+        getattr(given, "dtype", None), "time_zone", None
+    )
+    values = np.asarray(given)  # in UTC
+    return values if zone is None else pd.Series(values).dt.tz_localize("UTC").dt.tz_convert(zone)
 
 
 def _without_arrow(column: Any) -> Any:

@@ -72,13 +72,16 @@ class Rollout:
         long_term, runs = self.of_attractors._long_term(predict, series)
         return found | long_term, {"forecast": forecasts, "attractor": runs}
 
-    def _around(self, series: SeriesParts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each forecast the values before it, (origins, reach, coordinates), the times of these and of the forecast,
-        (origins, reach + steps), and the true values, (origins, steps, coordinates)."""
-        (origins, steps), reach = self.origins(series), series.windows.reach
-        parts = [series.whole(trajectory)[at - reach : at + steps] for trajectory, at in origins]
-        values = np.stack([part.values for part in parts])
-        return values[:, :reach], np.stack([part.time for part in parts]), values[:, reach:]
+    def _around(self, predict: Predict, series: SeriesParts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each forecast the values before it, (origins, reach, coordinates), missing ones forecast, the times of
+        these and of the forecast, (origins, reach + steps), and the true values, (origins, steps, coordinates)."""
+        (origins, steps), windows = self.origins(series), series.windows
+        wholes = [(series.whole(trajectory), at) for trajectory, at in origins]
+        return (
+            np.stack([windows.history(predict, whole.values[:at], whole.time[:at]) for whole, at in wholes]),
+            np.stack([whole.time[at - windows.reach : at + steps] for whole, at in wholes]),
+            np.stack([whole.values[at : at + steps] for whole, at in wholes]),
+        )
 
     def _long_term(self, predict: Predict, series: SeriesParts) -> tuple[dict[str, float], np.ndarray]:
         """Statistics of these forecasts as of free runs, beside the test series of their trajectories, and the
@@ -86,7 +89,7 @@ class Rollout:
 
         A forecast that has left the range stays at the edge where it did, and has no Lyapunov exponent.
         """
-        histories, times, truths = self._around(series)
+        histories, times, truths = self._around(predict, series)
         runs, exponents = attractors.free_runs(
             series.windows, predict, histories, times, truths.shape[1], series.spread
         )
@@ -172,6 +175,8 @@ def names(data: Dataset, rollout: Rollout) -> list[str]:
     return ["smape", "r2", "nrmse", "cumulative_error", "valid_time", "left_range", *coverage, *lyapunov, *long_term]
 
 
+SPREAD = "training_deviation"
+"""Of `metrics.json`: the standard deviation of each coordinate of the training series."""
 COLUMNS = ("kernel", "origin", "series", "step", "time")
 """Of `forecasts.csv`, before the columns of each coordinate."""
 

@@ -10,7 +10,7 @@ from matplotlib.dates import AutoDateFormatter, AutoDateLocator
 from matplotlib.figure import Figure
 
 from kfx.data.times import parsed
-from kfx.evaluation.rollout import COLUMNS
+from kfx.evaluation.rollout import COLUMNS, SPREAD
 from kfx.plots.attractors import side_by_side
 from kfx.plots.style import DATA, FAINT, OF_KERNELS, figure, finish, literal
 from kfx.record.reading import Run, read_table
@@ -56,17 +56,15 @@ def beside_truth(run: Run) -> Figure | None:
 
 
 def error_by_step(run: Run) -> Figure | None:
-    """The error of forecasts at each step: the median over origins, and the middle half of them.
-
-    Errors are in standard deviations of the truth.
-    """
+    """The error of forecasts at each step, as the valid time counts it: the median over origins, and the middle half of
+    them."""
     rows = _rows(run)
     if rows.empty:
         return None
     picture, (axes,) = figure()
     for kernel, (colour, style) in _shown(rows).items():
         own = rows[rows["kernel"] == kernel]
-        error = pd.Series(_errors(own, rows), index=own["step"]).groupby(level=0)
+        error = pd.Series(_errors(run, own), index=own["step"]).groupby(level=0)
         low, middle, high = (error.quantile(q) for q in (0.25, 0.5, 0.75))
         axes.plot(middle.index, middle, style, color=colour, label=_label(kernel, rows))
         axes.fill_between(middle.index, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -121,16 +119,18 @@ def _label(kernel: str, rows: pd.DataFrame) -> str:
     return f"forecast, {kernel} kernel" if len(_shown(rows)) > 1 else "forecast"
 
 
-def _errors(own: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
-    """The error of each forecast, (len(own),), in standard deviations of the truth in `rows`."""
-    names = _coordinates(rows)
-    scale = np.array([max(rows[f"truth.{name}"].std(), 1e-300) for name in names])
-    difference = np.stack([own[f"forecast.{name}"] - own[f"truth.{name}"] for name in names], axis=1) / scale
-    return np.sqrt(np.mean(difference**2, axis=1))
+def _errors(run: Run, own: pd.DataFrame) -> np.ndarray:
+    """The error of each forecast, (len(own),), in standard deviations of the training series, of records without them
+    of the truth; 2 of one that has left the range, NaN where the truth is missing."""
+    names = _coordinates(own)
+    truth, forecast = (own[[f"{kind}.{name}" for name in names]].to_numpy() for kind in ("truth", "forecast"))
+    scale = np.array([run.metrics.get(SPREAD, {}).get(name, np.nanstd(truth[:, i])) for i, name in enumerate(names)])
+    error = np.sqrt(np.mean(np.square((forecast - truth) / scale.clip(1e-300)), axis=1))
+    return np.where(np.isnan(truth).any(axis=1), np.nan, np.where(np.isnan(error), 2.0, error))
 
 
 def _valid_until(run: Run, first: pd.DataFrame) -> Any:
     """The time at which the error of the trained kernel's first forecast passes the threshold, or None."""
     own = first[first["kernel"] == list(_shown(first))[-1]]
-    wrong = np.nan_to_num(_errors(own, own), nan=np.inf) > run.config.evaluation.threshold
+    wrong = _errors(run, own) > run.config.evaluation.threshold
     return own["time"].iloc[int(wrong.argmax())] if wrong.any() else None

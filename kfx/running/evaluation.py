@@ -74,6 +74,10 @@ def evaluate_kernels(
     every = [*rows, *derived(rows, {repeat: folds[part] for repeat, part, _ in splits})]
     entries: Document = {"evaluation": summary(every, whole), "evaluation_change": changes(every, whole)}
     entries["better"] = better_of(dict.fromkeys(row["metric"] for row in every))
+    if (series := folds[0].series) is not None and scoring.rollout is not None:
+        from kfx.evaluation.rollout import SPREAD
+
+        entries[SPREAD] = dict(zip(series.coordinates, series.spread.tolist(), strict=True))
     if record.follow is not None and config.follow.every + config.follow.last:
         from kfx.evaluation.follower import last_rows, window_rows
 
