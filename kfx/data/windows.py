@@ -131,8 +131,9 @@ class Windows:
         after = z[ends + self.horizon]
         y = after - z[ends] if self.is_increment else after
         whole = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1) & known[ends + self.horizon]
-        of_windows = sliding_window_view(needed, reach + 1).max(axis=1)[ends + lost - reach]
-        whole &= of_windows <= ends + lost
+        if len(ends):
+            of_windows = sliding_window_view(needed, reach + 1).max(axis=1)[ends + lost - reach]
+            whole &= of_windows <= ends + lost
         return x[whole], y[whole], (ends + self.horizon + lost)[whole]
 
     def _points(self, z: np.ndarray, time: np.ndarray, ends: np.ndarray) -> np.ndarray:
