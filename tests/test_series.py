@@ -400,6 +400,7 @@ def test_bad_series_are_one_line(kfx, in_folder, change, words, expected):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*series are not forecast")
 def test_missing_values_and_short_series_leave_the_rest(kfx, in_folder):
     holed, short = waves(200), waves(9)
     holed.values[[50, 120, 175], 0] = np.nan
