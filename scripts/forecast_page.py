@@ -99,6 +99,13 @@ def of_real() -> str:
         found = real.summary(kind)
         lines += [f"**{len(real.errors(names(kind)))} {words}, {real.ORIGINS} origins each.**{of_training(found)}", ""]
         lines += as_rows(found, "method")
+    found = real.summary("page", "real_gaps")
+    if "kfx" in found.index:
+        lines += [
+            f"**{len(real.errors(names('page'), 'real_gaps'))} series with gaps, {real.ORIGINS} origins each.**",
+            "",
+        ]
+        lines += as_rows(found, "method")
     for_what = guide()
     kfx_first = for_what.index[for_what["kfx"] < for_what["error of the best other"]]
     lines += [
@@ -133,7 +140,7 @@ def guide() -> pd.DataFrame:
         found[f"real, {words} ({len(of_season)})"] = "MASE", real.geometric(real.errors(of_season))
     lines = {}
     for series, (measure, errors) in found.items():
-        others = errors.drop([name for name in chaotic.OWN if name in errors])
+        others = errors.drop([name for name in (*chaotic.OWN, chaotic.FILLED) if name in errors])
         if "kfx" in errors:
             lines[series] = measure, errors["kfx"], others.idxmin(), others.min()
     columns = ["measure", "kfx", "best other method", "error of the best other"]

@@ -1,13 +1,14 @@
 """Forecasts of real series from rolling origins, by kfx, by statistical methods, and by rivals with kfx's own choice.
 
 Each series of `series_sets` is forecast from five origins: over two seasons, or over eight steps where there is no
-season. A method is given what is known at the origin, and the season.
+season. A method is given what is known at the origin, and the season. The same with a tenth of the values missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -23,13 +24,13 @@ from forecast_rivals import (
     window_of_delays,
 )
 from forecast_rows import Task, table
-from series_sets import names, series
+from series_sets import filled, names, series
 from table_page import ENOUGH
 
 from kfx import KernelFlowForecaster
 
 COLUMNS = ("series", "origin", "method", "mase", "worst", "coverage", "seconds")
-ORIGINS, STEPS, LEVEL = 5, 8, 0.95
+ORIGINS, STEPS, LEVEL, MISSING = 5, 8, 0.95, 0.1
 Found = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
 """A forecast, and the lower and upper ends of its 95 % intervals, if the method has them: (steps,) each."""
 Method = Callable[[np.ndarray, int, int], Found]
@@ -111,6 +112,10 @@ METHODS: dict[str, Method] = {
     "NG-RC": by_backtest(of_delays),
     "echo state network": by_backtest(of_reservoirs),
 }
+FILLED = "kfx, gaps filled"
+"""kfx on a series whose gaps are filled as for the other methods."""
+WITH_GAPS = ("kfx", FILLED, "seasonal naive", "Theta", "ETS", "NG-RC")
+"""The methods on series with gaps."""
 
 
 def horizon(season: int) -> int:
@@ -124,16 +129,24 @@ def origins(count: int, steps: int) -> list[int]:
     return [int(at) for at in np.linspace(min(2 * count // 3, last - steps // 2), last, ORIGINS)]
 
 
-def measured(name: str, origin: int, method: str) -> dict[str, object]:
-    """The cells of a method's row.
+def with_gaps(name: str, values: np.ndarray) -> np.ndarray:
+    """The values, (T,), of a series, of which a tenth are missing: NaN."""
+    missing = np.random.default_rng(crc32(name.encode())).random(len(values)) < MISSING
+    return np.where(missing, np.nan, values)
+
+
+def measured(name: str, origin: int, method: str, has_gaps: bool) -> dict[str, object]:
+    """The cells of a method's row. has_gaps: some of the known values are missing, and filled but for kfx.
 
     mase: the mean absolute error in units of that of the seasonal naive forecast of the next step, on the known part.
     worst: the largest error in units of the seasonal naive forecast's. coverage: the share of the values that lie in
-    the 95 % intervals.
+    the 95 % intervals. All three are of the whole series.
     """
     own = series(name)
     known, truth = own.values[:origin], own.values[origin : origin + horizon(own.season)]
-    forecast, low, high = METHODS[method](known, len(truth), own.season)
+    given = with_gaps(name, own.values)[:origin] if has_gaps else known
+    given = given if method == "kfx" else filled(given)
+    forecast, low, high = METHODS["kfx" if method == FILLED else method](given, len(truth), own.season)
     errors = np.nan_to_num(np.abs(forecast - truth), nan=np.inf)
     scale = np.abs(known[own.season :] - known[: -own.season]).mean()
     naive = np.abs(seasonal_naive(known, len(truth), own.season)[0] - truth).max()
@@ -141,17 +154,17 @@ def measured(name: str, origin: int, method: str) -> dict[str, object]:
     return {"mase": float(errors.mean() / scale), "worst": float(errors.max() / naive), "coverage": inside}
 
 
-def tasks(of: Iterable[str], methods: Iterable[str]) -> Iterator[Task]:
+def tasks(of: Iterable[str], methods: Iterable[str], has_gaps: bool) -> Iterator[Task]:
     for name in of:
         own = series(name)
         for origin in origins(len(own.values), horizon(own.season)):
             for method in methods:
-                yield (name, origin, method), lambda n=name, o=origin, m=method: measured(n, o, m)
+                yield (name, origin, method), lambda n=name, o=origin, m=method: measured(n, o, m, has_gaps)
 
 
-def rows(of: Iterable[str]) -> pd.DataFrame:
+def rows(of: Iterable[str], file: str = "real") -> pd.DataFrame:
     """The rows of the series and origins that all methods have. Methods with few rows are left out."""
-    found = table("real", COLUMNS)
+    found = table(file, COLUMNS)
     found = found[found["series"].isin(list(of))]
     of_method = found.groupby("method")["mase"].transform("count")
     found = found[of_method >= ENOUGH * of_method.max()]
@@ -159,9 +172,9 @@ def rows(of: Iterable[str]) -> pd.DataFrame:
     return found[counts == found["method"].nunique()]
 
 
-def errors(of: Iterable[str]) -> pd.DataFrame:
+def errors(of: Iterable[str], file: str = "real") -> pd.DataFrame:
     """The mean over origins of each method's MASE: series × methods."""
-    return rows(of).pivot_table(index="series", columns="method", values="mase")
+    return rows(of, file).pivot_table(index="series", columns="method", values="mase")
 
 
 def geometric(found: pd.DataFrame) -> pd.Series:
@@ -169,11 +182,11 @@ def geometric(found: pd.DataFrame) -> pd.Series:
     return np.exp(np.log(found).mean())
 
 
-def summary(kind: str) -> pd.DataFrame:
+def summary(kind: str, file: str = "real") -> pd.DataFrame:
     """Geometric mean MASE over the series, mean rank, series on which kfx is better, the largest error, how many
     forecasts have more than ten times seasonal naive's, the mean coverage, and seconds a forecast."""
-    own = rows(names(kind))
-    found, each = errors(names(kind)), own.groupby("method")
+    own = rows(names(kind), file)
+    found, each = errors(names(kind), file), own.groupby("method")
     columns = {"MASE": geometric(found), "mean rank": found.rank(axis=1).mean()}
     if "kfx" in found:
         columns["kfx is better on"] = found.gt(found["kfx"], axis=0).sum()

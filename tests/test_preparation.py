@@ -16,7 +16,8 @@ from kfx.data.steps import StepSettings, fitted
 from kfx.data.warps import Warp
 from kfx.estimators.recorded import Model
 from kfx.numerics import calibration
-from kfx.outcomes import DataError
+from kfx.outcomes import DataError, Event, NumericalError
+from kfx.running import refitted
 
 ALL = [step for step in STEPS if step != "normalize_channels"]
 
@@ -268,6 +269,29 @@ def test_few_rows_take_the_kernel_that_predicts_refitted_folds_best(in_folder):
     assert np.ptp(np.asarray(model.lengths_)) < 1e-12 * np.max(model.lengths_) or any(
         "initial kernel" in note for note in model.remarks_
     )
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_deviations_are_those_of_the_kernel_that_is_kept(monkeypatch, fails):
+    def scripted(config, tensors, weights, noisy, procedures):
+        errors = np.ones(len(procedures))
+        errors[3] = 0.5  # that with one length, fitted
+        relative = np.abs(np.random.default_rng(0).normal(size=tensors[1].shape))
+        return errors, [relative * (9 if number == 3 else 1) for number in range(len(procedures))]
+
+    def of_all_points(start, config, tensors, weights):
+        if fails:
+            raise NumericalError(Event.DIVERGED, "scripted")
+        return start
+
+    monkeypatch.setattr(refitted, "errors_of_procedures", scripted)
+    monkeypatch.setattr(refitted, "trained_from", of_all_points)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2))
+    model = KernelFlowRegressor(optimizer={"iterations": 2}).fit(x, x[:, 0] + 0.3 * rng.normal(size=60))
+    assert any("one length" in note for note in model.remarks_)
+    inflation = model._predictor.units.inflation
+    assert inflation == 1 if fails else inflation > 5  # the untrained kernel, which is kept, is not too sure
 
 
 def test_steps_are_found_by_the_points_alone():

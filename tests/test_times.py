@@ -93,6 +93,15 @@ def test_dates_are_read_and_go_on_as_they_are_written(name, is_named):
     assert times.step_of([holed]) is None, "a gap is no step"
 
 
+@pytest.mark.parametrize("months", [1, 2, 3, 6, 12])
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_short_histories_of_month_ends_go_on_to_month_ends(months, count):
+    for first in pd.date_range("2021-01-31", periods=12, freq="ME"):
+        at = pd.date_range(first, periods=count + 6, freq=pd.offsets.MonthEnd(months)).to_numpy().astype("M8[us]")
+        if str(times.step_of([at[:count]])) == f"{months} month" + "s" * (months > 1):  # two may be days apart
+            np.testing.assert_array_equal(times.step_of([at[:count]]).onwards(at[:count], 6), at[count:])
+
+
 def test_dates_of_parquet_are_those_of_text():
     local = pd.date_range("2021-03-20", periods=20, tz="Europe/Berlin")
     for values in (local, [str(each) for each in local]):

@@ -130,11 +130,11 @@ def _months(at: np.ndarray) -> np.ndarray:
 
 
 def _place_in_month(at: np.ndarray) -> Callable[[np.ndarray], np.ndarray] | None:
-    """How months, (m,), become dates with the same place in their month as these have: the same day, or the last one if
-    the month is shorter; the first or the last business day."""
+    """How months, (m,), become dates with the same place in their month as these have: the last day, the same day, or
+    the last one if the month is shorter; the first or the last business day."""
     months, days = at.astype("M8[M]"), at.astype("M8[D]")
     place, length = (days - months).astype(int), _length(months)
-    hour, day = at[-1] - days[-1], place.max()
+    hour, day = at[-1] - days[-1], 30 if (place == length - 1).all() else place.max()
     if len(np.unique(at - days)) == 1 and (place == np.minimum(day, length - 1)).all():
         return lambda m: m.astype("M8[D]") + np.minimum(day, _length(m) - 1) + hour
     if (place < _FEW_DAYS).all():

@@ -6,7 +6,6 @@ parameters have seen it. Here each fold is predicted by a kernel that was fitted
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -159,9 +158,9 @@ def errors_of_procedures(
                 kernel = procedure(part, own)
                 mean, deviation = _predicted(config, kernel, part, None if own is None else in_numpy(own), noisy)
             except NumericalError:
-                mean, deviation = np.full(y[held].shape, np.inf), np.ones(y[held].shape)
+                mean, deviation = np.full(y[held].shape, np.inf), np.full(y[held].shape, np.nan)
             errors[number].append(np.abs(mean - in_numpy(y[held])) * roots)
-            known = np.where(deviation > 0, deviation, np.nan)  # targets of a fold that do not vary have none
+            known = np.where(deviation > 0, deviation, np.nan)  # of a failed fit, or of equal targets, there is none
             relative[number].append(errors[number][-1] / known)
     means = np.array([np.square(np.concatenate(each)).mean() for each in errors])
     return means, [np.concatenate(each) for each in relative]
@@ -190,17 +189,16 @@ def best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) ->
         if data[0][0].numel() >= len(data[0]):  # as many lengths as points fit any targets
             errors[[how in ("fitted", "smooth") for _, how, _ in procedures]] = math.inf
         best = int(np.argmin(errors))
-        procedure, how, is_fitted = procedures[best]
+        try:
+            found = (own, start)[best] if best < 2 else procedures[best][0](data, weights)
+        except NumericalError:
+            best, found = (0, own) if procedures[best][1] == "smooth" else (2, alone)
+        _, how, is_fitted = procedures[best]
         if is_fitted and context.parts[part].labels_train is None:  # it may be too sure
             # no mean of squares, of which one point can be all: a training point's twin has nearly no deviation
             factor = np.nanquantile(relative[best], COVERED) / ndtri((1 + COVERED) / 2)
             context.inflation[part] = max(float(factor), 1.0)
-        if best < 2:
-            return Kept((own, start)[best], how)
-        with contextlib.suppress(NumericalError):
-            found = procedure(data, weights)
-            return Kept(_for_each_feature(found, start, data[0]) if how == "one_length" else found, how)
-    return Kept(own, "fitted") if how == "smooth" else Kept(_for_each_feature(alone, start, data[0]), how)
+        return Kept(_for_each_feature(found, start, data[0]) if how == "one_length" else found, how)
 
 
 def _for_each_feature(alone: Kernel, start: Kernel, x: torch.Tensor) -> Kernel:
