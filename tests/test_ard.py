@@ -30,7 +30,7 @@ from kfx.kernels import (
 from kfx.kernels.ard import ARD
 from kfx.kernels.covariance import OfOuterProducts
 from kfx.kernels.names import lengths_of
-from kfx.kernels.starts import candidates
+from kfx.kernels.starts import candidates, with_smooth_part
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, DataError
@@ -190,6 +190,14 @@ def test_the_length_of_a_feature_is_that_of_the_part_in_which_it_is_shorter():
     kernel = ARD(SmoothAndRough(1.0, [2.0, 0.5]), [3.0, 8.0])
     assert lengths_of(kernel.parameters).tolist() == [3.0, 4.0]
     assert lengths_of(RBF(2.0).parameters) is None
+
+
+@pytest.mark.parametrize("stretch", [0.1, 0.5, 1.0, 4.0])
+def test_the_lengths_of_the_smooth_part_alone_are_its_own(stretch):
+    alone = with_smooth_part(ARD(SmoothAndRough(0.1, stretch), LENGTHS).for_features(4))
+    np.testing.assert_array_equal(lengths_of(alone.parameters), LENGTHS)
+    x = np.random.default_rng(0).normal(size=(6, 4))
+    np.testing.assert_allclose(alone.gram(x), ARD(Matern(1.0, 2.5), LENGTHS).gram(x), atol=2e-8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

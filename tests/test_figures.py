@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib import image
+from scipy.special import ndtri
 
 from kfx import load_run
 from kfx.plots import curve, draw, flow, plane, precision, surrogate, trace
@@ -45,8 +46,27 @@ def test_the_fitted_curve_is_the_prediction(kfx):
         np.testing.assert_array_equal(line(axes, "trained kernel").get_ydata(), trained)
         np.testing.assert_array_equal(line(axes, "training points").get_xdata(), kept["x_train"][:, 0])
     (band,) = axes.collections
-    assert band.get_label() == "± 2 sd"
+    assert band.get_label() == "± 2 posterior sd of a kernel of scale 1"
     assert axes.get_title() == title(run, "$N_I$ = 30")
+
+
+@pytest.mark.parametrize("targets", ["standardized", "log"])
+def test_the_band_around_the_curve_holds_the_share_of_targets_that_is_promised(kfx, in_folder, targets):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3, 3, 160)
+    y = 1e3 * np.exp(np.sin(x) + 0.3 * rng.standard_normal(160))  # far from the scale 1
+    pd.DataFrame({"x": x, "y": y}).to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", f"dataset.targets={targets}"]
+    code, _, err = kfx("run", *words, *QUICK, "evaluation.posterior_variance=true", "optimizer.iterations=5")
+    assert code == 0, err
+    (axes,) = curve.fitted_curve(load_run("r")).axes
+    (band,) = axes.collections
+    assert band.get_label() == "95 % of targets"
+    own = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
+    half = ndtri(0.975) * own.get("deviation", 0)  # without `low` and `high` targets are normally distributed
+    low, high = own.get("low", own["prediction"] - half), own.get("high", own["prediction"] + half)
+    drawn = band.get_paths()[0].vertices[:, 1].round(6)
+    assert np.isin(np.concatenate([low, high]).round(6), drawn).all()
 
 
 @pytest.fixture

@@ -69,7 +69,10 @@ def with_smooth_part(kernel: ARD) -> ARD | None:
     if "roughness" not in kernel.parameters:
         return None
     least, _ = kernel.limits["roughness"]
-    return kernel.with_parameters(roughness=least).training({*kernel.trainable} - {"roughness", "stretch"})
+    stretch = np.maximum(kernel.parameters["stretch"], 1.0)  # so that the smooth part's lengths are the kernel's
+    return kernel.with_parameters(roughness=least, stretch=stretch).training(
+        {*kernel.trainable} - {"roughness", "stretch"}
+    )
 
 
 def _lengths(how: str, kernel: Kernel, part: Points) -> float | np.ndarray:

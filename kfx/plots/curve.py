@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.special import ndtri
 
 from kfx.evaluation.results import place_of
+from kfx.numerics.calibration import COVERED
 from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, finish
 from kfx.record.reading import Run
 
@@ -40,12 +44,28 @@ def fitted_curve(run: Run) -> Figure | None:
             mean = arrays[f"{key}/mean"][order, 0]
             at = "" if points == largest else f", $N_I$ = {points}"
             axes.plot(x[order], mean, style, color=colour, label=f"{name} kernel{at}")
-            if f"{key}/variance" in arrays and style == "-":
-                spread = 2 * np.sqrt(arrays[f"{key}/variance"][order])
-                axes.fill_between(x[order], mean - spread, mean + spread, color=colour, alpha=0.15, label="± 2 sd")
+            if style == "-" and (band := _band(arrays, key)):
+                low, high, label = band
+                axes.fill_between(x[order], low[order], high[order], color=colour, alpha=0.15, label=label)
         axes.plot(
             arrays["x_train"][:, 0], arrays["y_train"][:, 0], ".", color=DATA, markersize=4, label="training points"
         )
     axes.set(xlabel="x", ylabel="y")
     axes.margins(y=0.1)
     return finish(picture, axes, run, f"$N_I$ = {largest}")
+
+
+def _band(arrays: Mapping[str, np.ndarray], key: str) -> tuple[np.ndarray, np.ndarray, str] | None:
+    """The ends of a band around the prediction at the test points, (m,) each, and what it is: where 95 % of targets are
+    expected, or else what the kernel's posterior variance says."""
+    found = {name: arrays[f"{key}/{name}"] for name in ("low", "high", "deviation") if f"{key}/{name}" in arrays}
+    mean, label = arrays[f"{key}/mean"][:, 0], f"{COVERED:.0%} of targets".replace("%", " %")
+    if "low" in found:
+        return found["low"][:, 0], found["high"][:, 0], label
+    if "deviation" in found:
+        half = ndtri((1 + COVERED) / 2) * found["deviation"][:, 0]
+        return mean - half, mean + half, label
+    if f"{key}/variance" in arrays:
+        half = 2 * np.sqrt(arrays[f"{key}/variance"])
+        return mean - half, mean + half, "± 2 posterior sd of a kernel of scale 1"
+    return None
