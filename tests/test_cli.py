@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -236,6 +237,32 @@ def test_interruption_keeps_the_record(kfx, monkeypatch):
     run = load_run("r")
     assert run.metrics["status"] == "interrupted"
     assert len(run.trace) == 4
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_seconds_of_a_resumed_run_are_those_of_all_its_processes(kfx, monkeypatch, killed):
+    from kfx.sampling.samplers import FixedSampler
+
+    calls, draw_batch = iter(range(100)), FixedSampler.draw
+
+    def slow(self, rng, iteration):
+        time.sleep(0.25)
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return draw_batch(self, rng, iteration)
+
+    monkeypatch.setattr(FixedSampler, "draw", slow)
+    assert kfx("run", *SMALL, "checkpoint.iterations=1", "hydra.run.dir=r")[0] == 130
+    before = load_run("r").metrics
+    assert before["timing"]["fit_seconds"] > 1
+    if killed:  # it had no time to write them
+        path = Path("r/metrics.json")
+        path.write_text(json.dumps({k: v for k, v in before.items() if k not in ("timing", "memory", "reason")}))
+    monkeypatch.setattr(FixedSampler, "draw", draw_batch)
+    assert kfx("resume", "r")[0] == 0
+    run = load_run("r")
+    assert run.metrics["timing"]["fit_seconds"] >= run.trace["seconds"].iloc[-1] > 1
+    assert all(run.metrics["memory"][stage] >= peak for stage, peak in before["memory"].items()) or killed
 
 
 @pytest.mark.slow

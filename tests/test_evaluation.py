@@ -507,6 +507,17 @@ def test_validation_chooses_lambda_again_for_the_trained_kernel(kfx, in_folder):
     assert mse == run.evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item()
 
 
+def test_what_is_said_of_folds_is_said_of_the_most_points(kfx, in_folder):
+    words = ["dataset=diabetes", "evaluation=k_fold", "evaluation.folds=3", "figures=false", "optimizer.iterations=8"]
+    said = {}
+    for sizes in ("[200]", "[4,5,200]"):
+        code, _, err = kfx("run", *words, f"evaluation.n_interpolation={sizes}", f"hydra.run.dir=r{len(said)}")
+        assert code == 0, err
+        said[sizes] = load_run(f"r{len(said)}").metrics.get("remarks", [])
+    assert said["[4,5,200]"] == said["[200]"]
+    assert not any("no better than" in each for each in said["[200]"])
+
+
 @pytest.mark.slow
 def test_what_a_person_should_know_is_said(kfx, in_folder):
     words = ["dataset=diabetes", "kernel.sigma=0.02", "optimizer=none", "optimizer.iterations=1", "figures=false"]

@@ -158,6 +158,23 @@ def test_tensorboard_writes_an_interrupted_folder_anew(in_folder, runs, monkeypa
     assert events.read_bytes().count(b"batch.rho") == len(runs[0].trace)
 
 
+def test_tensorboard_tells_several_values_of_lambda_apart(in_folder, monkeypatch):
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    words = [*FEW, "evaluation.regularization.value=[1e-4,1]", "hydra.run.dir=several"]
+    run, added = kfx.run(words, progress=False), []
+    monkeypatch.setattr(
+        SummaryWriter, "add_scalar", lambda self, tag, value, step, **_: added.append((tag, step, value))
+    )
+    written(to_tensorboard, in_folder / "tb", in_folder / "several")
+    points = [(tag, step) for tag, step, _ in added]
+    assert len(set(points)) == len(points), "one value at a step"
+    for row in run.metrics["evaluation"]:
+        tag = f"evaluation/{row['kernel']}/{row['metric']}/regularization {row['configured_regularization']:g}"
+        assert row["mean"] is None or (tag, row["n_interpolation"], row["mean"]) in added
+
+
 def test_wandb_writes_an_interrupted_run_anew(in_folder, runs, monkeypatch):
     log = interrupted()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +12,7 @@ from matplotlib import image
 from scipy.special import ndtri
 
 from kfx import load_run
-from kfx.plots import curve, draw, flow, plane, precision, surrogate, trace
+from kfx.plots import curve, draw, evaluation, flow, plane, precision, surrogate, trace
 from kfx.plots.style import title
 
 QUICK = ["device.precision_check=off", "figures=false", "hydra.run.dir=r"]
@@ -130,6 +132,21 @@ def test_a_flow_shows_on_which_side_its_kernel_puts_the_plane(flowed):
 
 
 @pytest.mark.slow
+def test_the_sides_of_the_plane_are_those_of_the_kernels_own_regularization(kfx, monkeypatch):
+    words = ["+experiment=owhadi_yoo/swiss_roll_nugget", "optimizer.iterations=4", "dataset.n_train=30", *QUICK]
+    own = ["follow.every=2", "flow.snapshots=2", "regularization.selection=leave_one_out", "regularization.value=100"]
+    code, _, err = kfx("run", *words, *own)
+    assert code == 0, err
+    drawn, run = [], load_run("r")
+    monkeypatch.setattr(
+        plane, "_draw_boundary", lambda panel, kernel, regularization, *at: drawn.append(regularization)
+    )
+    plane.positions(run)
+    used = run.evaluation.query("kernel == 'trained'")["regularization"].iloc[0]
+    assert used < 100
+    assert {each.value for each in drawn} == {used}
+
+
 def test_images_that_flow_are_shown_as_images(kfx):
     words = ["dataset=digits", "dataset.n_train=20", "dataset.n_test=10", "sampler.batch_size=10"]
     assert kfx("run", *words, "optimizer=flow_euler", "optimizer.iterations=3", *QUICK)[0] == 0
@@ -257,3 +274,30 @@ def test_comparisons_are_written_in_markdown_and_drawn_for_papers(kfx, in_folder
     assert [line.count("|") for line in lines[-4:]] == [8] * 4
     assert lines[-2].startswith("| adam | 2 | ")
     assert (in_folder / "t.pdf").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("sizes", ["[20,40]", "[40]"])
+@pytest.mark.parametrize("failed", ["trained", "initial"])
+def test_a_mean_is_drawn_only_where_no_repeat_failed(kfx, in_folder, sizes, failed):
+    words = ["dataset=three_bumps", "dataset.n_train=50", "sampler.batch_size=20", "optimizer.iterations=2"]
+    many = [
+        "evaluation.repeats=3",
+        f"evaluation.n_interpolation={sizes}",
+        "evaluation.regularization.value=[1e-4,1e-3]",
+    ]
+    code, _, err = kfx("run", *words, *QUICK, *many)
+    assert code == 0, err
+    run = load_run("r")
+    lost = (run.evaluation["kernel"] == failed) & (run.evaluation["repeat"] == 1)
+    lost &= run.evaluation["n_interpolation"] == 40
+    run = replace(run, evaluation=run.evaluation.assign(value=run.evaluation["value"].mask(lost)))
+    axes = evaluation.before_and_after(run).axes[0]
+    assert "2 failed" in axes.get_title(), "of two λ"
+    for bars in axes.containers:
+        (line_,) = bars.lines[:1]
+        known = dict(zip(*(np.asarray(each) for each in line_.get_data()), strict=True))
+        if sizes == "[40]":  # x is 0 for the initial kernel, and 1 for the trained one
+            assert np.isnan(known[float(failed == "trained")])
+            assert np.isfinite(known[float(failed == "initial")])
+        else:
+            assert set(known) == ({20} if bars.get_label().startswith(failed) else {20, 40})

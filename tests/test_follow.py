@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -14,6 +15,22 @@ SMALL += [
     "device.precision_check=off",
     "hydra.run.dir=r",
 ]
+
+
+def test_folds_whose_sizes_differ_by_a_point_make_one_mean(kfx, in_folder):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 2))
+    pd.DataFrame(x, columns=["a", "b"]).assign(y=np.sin(x[:, 0]) + x[:, 1]).to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "evaluation=k_fold", "evaluation.folds=3"]
+    more = ["optimizer.iterations=4", "follow.every=2", "follow.last=1", "follow.windows=[[2,4]]", "figures=false"]
+    code, _, err = kfx("run", *words, *more, "hydra.run.dir=r")
+    assert code == 0, err
+    run, table = load_run("r"), pd.read_csv("r/follow.csv")
+    assert table["n_interpolation"].dropna().nunique() == 2, "26 points or 27"
+    last = table[(table["iteration"] == 4) & (table["metric"] == "mse")]
+    (row,) = [row for row in run.metrics["last_iterations"] if row["metric"] == "mse"]
+    assert row["mean"] == pytest.approx(last["value"].mean())
+    assert len([row for row in run.metrics["windows"] if row["metric"] == "mse"]) == 1
 
 
 def test_errors_come_every_so_often_and_at_the_end(kfx):

@@ -217,6 +217,16 @@ def test_grid_search_goes_over_the_grid_on_each_batch():
     assert len(set(values[:20])) == 20, "two batches"
 
 
+@pytest.mark.parametrize("lucky", range(5))
+def test_a_point_of_a_grid_that_fails_is_not_judged_by_the_batches_on_which_it_works(lucky):
+    failure = NumericalError(Event.NOT_POSITIVE_DEFINITE, "scripted")
+    values = [(0.1 if batch == lucky else failure, 0.5, 0.6)[point] for batch in range(5) for point in range(3)]
+    settings = {"parameter": "sigma", "bounds": (0.1, 10.0), "points": 3, "space": "log", "gradient": False}
+    loss = partial(Loss, scripted(values), Regularization(1e-6, "centered"))
+    best = GridSearch(loss, FixedSampler(30), iterations=15, **settings).fit(RBF(1.0), bumps(), Streams(0), Rows())
+    assert best.parameters["sigma"] == pytest.approx(1.0)
+
+
 def test_lengths_are_found_again_in_a_draw():
     """σ = 1 from 150 points of a Gaussian process at distances of about 0.13: the likelihood within 15 %, ρ within a
     factor of 2: on one draw ρ need not have its minimum at the length that made the data."""

@@ -219,3 +219,15 @@ def test_kernel_check(kfx, in_folder):
     assert by_dtype["float64"] < 1e-12 < by_dtype["float32"] < 1e-3
     assert table["accuracy"].between(0, 1).all()
     assert (in_folder / "r/figures/kernel_check.png").exists()
+
+
+@pytest.mark.parametrize("selection", ["fixed", "leave_one_out"])
+def test_a_kernel_check_has_the_accuracy_of_the_run(kfx, in_folder, selection):
+    import pandas as pd
+
+    words = ["kernel_check=true", "regularization.value=10", f"regularization.selection={selection}"]
+    assert kfx("run", *SMALL, *words, "evaluation.n_interpolation=[40]", "hydra.run.dir=r")[0] == 0
+    run = load_run("r")
+    own = run.evaluation.query("kernel == 'trained' and metric == 'accuracy'")["value"].iloc[-1]
+    table = pd.read_csv(in_folder / "r/kernel_check.csv").query("dtype == 'float64' and device == 'cpu'")
+    assert table["accuracy"].item() == pytest.approx(own)

@@ -8,6 +8,7 @@ import time
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from omegaconf import OmegaConf
@@ -547,6 +548,19 @@ def test_curves_are_not_among_the_closing_lines(kfx, in_folder):
     code, out, err = kfx("run", *words, "figures=false", "hydra.run.dir=r")
     assert code == 0, err
     assert "published" not in out
+
+
+def test_every_iteration_whose_objective_is_undefined_counts(kfx, in_folder):
+    words = ["dataset=three_bumps", "dataset.n_train=20", "sampler.batch_size=10", "optimizer.iterations=6"]
+    assert kfx("run", *words, "figures=false", "hydra.run.dir=r")[0] == 0
+    trace = pd.read_csv("r/trace.csv")
+    events = ["diverged;reinitialized", "rho_out_of_range;minimum_rejected", "at_bound", "", "not_positive_definite",
+              "not_positive_definite;flow_stopped;at_bound"]  # fmt: skip
+    trace.assign(event=events).to_csv("r/trace.csv", index=False)
+    metrics = json.loads(Path("r/metrics.json").read_text())
+    assert measured_as(Quantity(metric="undefined objectives"), metrics, Path("r")) == 4
+    trace.assign(event="").to_csv("r/trace.csv", index=False)
+    assert measured_as(Quantity(metric="undefined objectives"), metrics, Path("r")) == 0
 
 
 @pytest.mark.parametrize(("kernel", "error"), [("initial", 0.1), ("trained", 0.3)])

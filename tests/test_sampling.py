@@ -18,6 +18,7 @@ from kfx.sampling.samplers import (
     EpochSampler,
     FixedSampler,
     LinearSampler,
+    Neighbourhood,
     sample_size,
     viewed,
 )
@@ -173,6 +174,17 @@ def test_batches_of_neighbours_change_with_the_lengths_of_a_fit():
     fitted = KernelFlowRegressor(sampler=sampler, optimizer={"iterations": 60}).fit(x, np.sin(2 * x[:, 0]))
     assert np.argmin(fitted.lengths_) == 0
     assert fitted.score(x, np.sin(2 * x[:, 0])) > 0.99
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("far", [0.0, 300.0, 2000.0, 1e5])  # from 0, as years are, in deviations
+def test_neighbours_far_from_zero_are_the_nearest(far, dtype):
+    x = (torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + far).to(dtype)
+    found = Neighbourhood(x, torch.zeros(200, 1)).nearest(np.arange(200), 8)
+    exact = np.linalg.norm((x[:, None].double() - x[None].double()).numpy(), axis=2)
+    limit = np.sort(exact, axis=1)[:, 7]
+    assert (np.take_along_axis(exact, found, axis=1) <= limit[:, None] * (1 + 1e-4) + 1e-12).all()
+    assert (found == np.arange(200)[:, None]).any(axis=1).all(), "a point is its own neighbour"
 
 
 def test_a_neighbourhood_is_a_point_and_those_nearest_to_it():

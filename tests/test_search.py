@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from kfx.numerics.streams import Streams
 from kfx.objectives import nll, rho
 from kfx.optimizers.bayesian import BayesianOptimization
 from kfx.optimizers.finite_difference import DifferencedLoss
+from kfx.optimizers.loop import FitSetup
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.record.columns import untimed
@@ -137,6 +140,47 @@ def test_a_likelihood_is_told_as_it_is_and_a_failure_as_the_worst_so_far():
     assert [row["told"] for row in rows][:4] == [-300.0, 700.0, 700.0, 50.0]
 
 
+@pytest.mark.parametrize("failures", [1, 2, 4, 7])  # before all values; more than initial points too
+@pytest.mark.parametrize("least", [-500.0, 0.5, 2000.0])
+def test_failures_before_all_values_of_a_likelihood_lose_nothing(failures, least):
+    def answer(vector, call):
+        return np.nan if call <= failures else least + abs(np.log(vector[0]))
+
+    fitted, rows = search(answer, is_ratio=False, iterations=failures + 5, initial_points=4)
+    values = np.array([row["value"] for row in rows])
+    assert answer(fitted.flat, failures + 1) == np.nanmin(values)
+    assert np.isnan([row["told"] for row in rows[:failures]]).all(), "nothing is known that it could be told"
+    np.testing.assert_array_equal([row["incumbent"] for row in rows], np.fmin.accumulate(values))
+
+
+def test_a_search_goes_on_from_failures_as_if_it_had_never_stopped():
+    def answer(vector, call):
+        return np.nan if call <= 2 else 300 + abs(np.log(vector[0]))
+
+    def fit(iterations, state=None):
+        box = {"bounds": (1e-2, 200.0), "space": "log", "noise": 1e-10, "recheck_threshold": 0.1}
+        loss = Scripted(answer, is_ratio=False)
+        loss.kernel_evaluations = 0 if state is None else 2
+        optimizer = BayesianOptimization(
+            lambda kernel, x, y: loss, FixedSampler(10, 0.5), iterations=iterations, initial_points=3, **box
+        )
+        rng = Streams(0)["optimizer"]
+        optimizer.start(FitSetup(RationalQuadratic(), *table(), table()[0], loss, rng, Path()))
+        if state is not None:
+            optimizer.restore(state)
+        asked = []
+        for _ in range(iterations):
+            vector = optimizer.ask(0, None).vector
+            asked.append(vector)
+            optimizer.tell(loss(vector, None))
+        return np.array(asked), optimizer.state()
+
+    whole, _ = fit(8)
+    first, state = fit(2)
+    rest, _ = fit(6, state)
+    np.testing.assert_array_equal(np.concatenate([first, rest]), whole)
+
+
 @pytest.mark.slow
 def test_a_failed_factorisation_is_told_as_1():
     _, rows = search(lambda vector, call: np.nan if call == 3 else 0.5)
@@ -168,6 +212,11 @@ def test_a_minimum_that_falls_on_another_batch(recheck, told):
     values = {1: 0.5, 2: 0.2}
     _, rows = search(lambda vector, call: values.get(call, 0.9), recheck=recheck)
     assert (rows[0]["told"], rows[0]["recheck"]) == (told, 0.2)
+
+
+def test_a_search_of_which_every_point_is_rejected_says_why():
+    with pytest.raises(NumericalError, match=r"ρ changed by 0\.\d+ on another batch"):
+        search(lambda vector, call: 0.2 if call % 2 else 0.7)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import kfx
 from kfx.experiment import hydra_node
 from kfx.experiment.compose import composed
+from kfx.experiment.plan import Plan
 from kfx.experiment.sweeps import as_lists, combinations
 
 CASES = {
@@ -129,6 +131,22 @@ def test_an_error_in_one_job_stops_no_other(kfx, in_folder):
     assert table["reason"][1] == "TypeError: scripted (mine.py, line 14)"
     code, _, err = kfx("run", *words, "kernel.sigma=4,1", "hydra.sweep.dir=t")
     assert (code, err) == (2, "kfx: kernel=mine: ZeroDivisionError: float division by zero (mine.py, line 19)\n")
+
+
+def test_a_job_that_an_earlier_run_answers_has_its_value(kfx, in_folder):
+    from kfx.jobs import sweep
+    from kfx.jobs.job import Job
+    from kfx.jobs.plans import search_roots
+
+    words = ["dataset=three_bumps", "optimizer=none", "dataset.n_train=20", "sampler.batch_size=10", "figures=false"]
+    assert kfx("run", *words, "hydra.run.dir=s/first")[0] == 0
+    plan = Plan.of_words([*words, "resume=true"])
+    for directory in (Path("s/first"), Path("s/second")):  # the second has no folder
+        job = Job(plan, directory, search_roots(Path("s")))
+        assert sweep.ended(job).resolve() == Path("s/first").resolve()
+        assert sweep.loss(sweep.ended(job)) == pytest.approx(sweep.loss(Path("s/first")))
+    other = Job(Plan.of_words(words), Path("s/second"), search_roots(Path("s")))
+    assert sweep.loss(sweep.ended(other)) is None, "without resume=true no earlier run counts"
 
 
 def test_a_defect_in_one_job_stops_no_other(kfx, in_folder, monkeypatch):

@@ -40,7 +40,7 @@ def errors_of_draws(
     parts = order[: size * count].reshape(count, size)
     mapped, compare = kernel.feature_map_and_kernel()
     test = torch.cat([mapped(block) for block in x_test.split(ROWS)])
-    regularization = (kernel.own_regularization if scoring.own else None) or scoring.regularizations[0]
+    regularization = scoring.regularization(kernel)
     metric, rows = "mse" if data.labels_test is None else "error", []
     for draw, indices in enumerate(parts):
         own = torch.as_tensor(indices, device=x_train.device)

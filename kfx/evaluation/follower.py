@@ -287,19 +287,22 @@ def misplaced_points(x: np.ndarray, labels: np.ndarray) -> int:
     return least
 
 
-def last_rows(directory: Path, count: int, of_flow: bool) -> list[Document]:
+def last_rows(directory: Path, count: int, of_flow: bool, whole: int | None = None) -> list[Document]:
     """Mean, min, max and standard deviation of each error over the last `count` evaluated layers or iterations.
 
     Number 0 is the initial kernel. Over repeats and parts the mean is taken, as in the tables of Owhadi & Yoo 2019.
+    whole: as for `results.summary`.
     """
-    errors, counted = _errors(directory, of_flow)
+    errors, counted = _errors(directory, of_flow, whole)
     layers = sorted(set(errors[counted]) - {0})[-count:] if count else []
     return _statistics(errors[errors[counted].isin(layers)], counted)
 
 
-def window_rows(directory: Path, windows: Sequence[Sequence[int]], of_flow: bool) -> list[Document]:
+def window_rows(
+    directory: Path, windows: Sequence[Sequence[int]], of_flow: bool, whole: int | None = None
+) -> list[Document]:
     """As `last_rows`, over the evaluated layers or iterations from the first to the last number of each window."""
-    errors, counted = _errors(directory, of_flow)
+    errors, counted = _errors(directory, of_flow, whole)
     return [
         {"window": [first, last], **row}
         for first, last in windows
@@ -307,10 +310,12 @@ def window_rows(directory: Path, windows: Sequence[Sequence[int]], of_flow: bool
     ]
 
 
-def _errors(directory: Path, of_flow: bool) -> tuple[pd.DataFrame, str]:
+def _errors(directory: Path, of_flow: bool, whole: int | None) -> tuple[pd.DataFrame, str]:
     """The rows of errors, and the name of the column that counts layers or iterations."""
     file, counted = OF_FLOWS if of_flow else OF_OTHERS
     table = read_rows(directory / file, columns(counted))
+    if whole is not None:
+        table["n_interpolation"] = table["n_interpolation"].where(table["n_interpolation"].isna(), whole)
     return table[table["metric"].isin(ERRORS)], counted
 
 

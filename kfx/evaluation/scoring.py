@@ -97,6 +97,10 @@ class Scoring:
         if self.rollout is not None:
             yield judges.Forecasts(self.rollout)
 
+    def regularization(self, kernel: Kernel, configured: Regularization | None = None) -> Regularization:
+        """λ for a kernel: its own if that is to be used, else the configured one, by default the first."""
+        return (kernel.own_regularization if self.own else None) or configured or self.regularizations[0]
+
 
 _OF_SOLVERS = {"conjugate_gradients": ["residual", "iterations"], "nystrom": ["centres", "unexplained", "lost"]}
 
@@ -136,7 +140,7 @@ def evaluate(
             problems.append(str(error))
         for size in sizes:
             for configured in scoring.regularizations:
-                own = (kernel.own_regularization if scoring.own else None) or configured
+                own = scoring.regularization(kernel, configured)
                 found = Result(size, configured.value, own.value, dict.fromkeys(names, math.nan), problems=[*problems])
                 found.metrics |= of_kernel | {EFFECTIVE: own.value if own.scale == "absolute" else math.nan}
                 with collect() as incidents:

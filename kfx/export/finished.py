@@ -63,7 +63,7 @@ class Finished:
                     yield _SERIES.get(column, column), steps[kept], when[kept], values[kept]
 
     def results(self) -> dict[str, float]:
-        """Final numbers: each kernel's metrics at the largest N_I, ρ on held-out batches, and times."""
+        """Final numbers: each kernel's metrics at the largest N_I and the first λ, ρ on held-out batches, and times."""
         found: dict[str, float] = {}
         evaluation = Findings.of(self.run.metrics).evaluation
         for at in sorted(evaluation, key=lambda at: -at.n_interpolation):

@@ -42,9 +42,12 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
         for name, steps, times, values in finished.series():
             for step, when, value in zip(steps, times, values, strict=True):
                 writer.add_scalar(name, float(value), int(step), walltime=float(when))
-        for row in finished.run.metrics.get("evaluation", []):
+        rows = finished.run.metrics.get("evaluation", [])
+        several = len({row["configured_regularization"] for row in rows}) > 1
+        for row in rows:
             if row["mean"] is not None:
-                tag = f"evaluation/{row['kernel']}/{row['metric']}"
+                of = f"/regularization {row['configured_regularization']:g}" if several else ""
+                tag = f"evaluation/{row['kernel']}/{row['metric']}{of}"
                 writer.add_scalar(tag, float(row["mean"]), int(row["n_interpolation"]), walltime=finished.started)
         for path in finished.pictures():
             picture = matplotlib.image.imread(path)

@@ -147,4 +147,5 @@ def start(
         plan = plan.with_threads(share_of(at_once))
     roots = search_roots(own.parent if settings.mode == RunMode.MULTIRUN else own)
     number = int(OmegaConf.select(settings, "job.num") or 0) + 1
-    return run_jobs([Job(plan, own, roots, number, jobs)]), sweep.loss(own)
+    job = Job(plan, own, roots, number, jobs)
+    return run_jobs([job]), sweep.loss(sweep.ended(job))

@@ -66,5 +66,6 @@ def _returned(words: list[str], job: Job | None) -> JobReturn:
     done = JobReturn(overrides=words, task_name="kfx", status=JobStatus.COMPLETED)
     done.return_value = None
     if job is not None:
-        done.working_dir, done.return_value = str(job.directory), sweep.loss(job.directory)
+        directory = sweep.ended(job)
+        done.working_dir, done.return_value = str(directory), sweep.loss(directory)
     return done

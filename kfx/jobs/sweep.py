@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kfx.files import Document, TableRow, write_whole
+from kfx.jobs.job import Job
 from kfx.numerics.formatting import number
 from kfx.outcomes import Status
 from kfx.record.findings import Findings
 from kfx.record.reading import typed_words
-from kfx.record.search import Found, metrics_in, runs_below
+from kfx.record.search import Found, earlier, metrics_in, runs_below
 from kfx.report.table import Table
 from kfx.report.typed import own_words
 
@@ -56,6 +57,14 @@ def jobs_in(folder: Path) -> list[tuple[list[str], str]]:
     """(overrides, identity) of each run in a sweep's folder, for a sweeper that drew its jobs while it ran."""
     found = [run for run in runs_below([folder], depth=1) if run.identity]
     return [(typed_words(run.directory), str(run.identity)) for run in found]
+
+
+def ended(job: Job) -> Path:
+    """The directory of a job's run: its own, or with `resume=true` that of an earlier run of the same identity."""
+    if not job.plan.config.resume or (job.directory / "metrics.json").exists():
+        return job.directory
+    found = earlier(job.plan.identity, job.roots)
+    return job.directory if found is None else found.directory
 
 
 def loss(directory: Path) -> float | None:

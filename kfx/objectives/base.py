@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, update_wrapper
@@ -94,8 +95,9 @@ class Objective:
         return value, ratios, to_gram
 
     def worst(self, so_far: Iterable[float]) -> float:
-        """Return the value that a search records where the evaluation fails: 1 for a ratio, else the largest so far."""
-        return _WORST_RATIO if self.is_ratio else max(so_far, default=_WORST_RATIO)
+        """Return the value that a search records where the evaluation fails: 1 for a ratio, else the largest so far,
+        NaN if there is none."""
+        return _WORST_RATIO if self.is_ratio else max(so_far, default=math.nan)
 
     def __repr__(self) -> str:
         return f"<objective {getattr(self, '__name__', self.symbol)}>"

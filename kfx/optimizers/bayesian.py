@@ -30,7 +30,8 @@ class BayesianOptimization(Optimizer):
         where ρ is below 0 or cannot be computed. Second, a new minimum, the first included, is evaluated again on
         another batch; the surrogate is told 1 if ρ changes (`two_sided`, as the thesis prints the rule) or rises
         (`one_sided`, as its code does) by more than the threshold. For an objective that is not a ratio, as a
-        likelihood, the surrogate is told the worst value so far where the evaluation fails; nothing else applies.
+        likelihood, the surrogate is told the worst value so far where the evaluation fails, and of failures before all
+        values the first value, once it is there; nothing else applies.
 
     The trace has the measured objective; `told`, the value given to the surrogate; `diagnostic.recheck`, ρ on the other
     batch; `diagnostic.incumbent`, the smallest value told so far. The fitted kernel is the incumbent's.
@@ -71,7 +72,12 @@ class BayesianOptimization(Optimizer):
 
     def restore(self, state: State) -> None:
         self.incumbent, self.best, self.seed = state["incumbent"], state["best"], state["seed"]
-        for point, told in state["history"]:  # asking also changes the state of the search
+        self._repeat(state["history"])
+
+    def _repeat(self, history: Sequence[tuple[list[float], float]]) -> None:
+        """Search again from the start with other points and values."""
+        self.search, self.history = None, []
+        for point, told in history:  # asking also changes the state of the search
             _quietly(self._search().ask)
             self._hear(point, told)
 
@@ -87,7 +93,7 @@ class BayesianOptimization(Optimizer):
         return self.search
 
     def _hear(self, point: list[float], told: float) -> None:
-        _quietly(self._search().tell, point, told)
+        _quietly(self._search().tell, point, 0.0 if math.isnan(told) else told)  # all alike until there is a value
         self.history.append((point, told))
 
     def ask(self, iteration: int, batch: Batch) -> Question:
@@ -103,6 +109,7 @@ class BayesianOptimization(Optimizer):
             self.cause = NumericalError(evaluation.events[-1], evaluation.detail)
             told = self._bad()
         elif self.objective.is_ratio and told < 0:
+            self.cause = NumericalError(Event.RHO_OUT_OF_RANGE, "ρ was below 0")
             told = self._bad()
         elif self.objective.is_ratio and told < self.incumbent:
             self.first = evaluation
@@ -114,21 +121,27 @@ class BayesianOptimization(Optimizer):
         change = again.objective - first.objective
         change = abs(change) if self.two_sided else change
         if again.failed or change > self.recheck_threshold:
+            found = "failed" if again.failed else f"changed by {change:.3g}"
+            self.cause = NumericalError(Event.MINIMUM_REJECTED, f"ρ {found} on another batch")
             return self._row(first, self._bad(), again.objective, (Event.MINIMUM_REJECTED,))
         return self._row(first, first.objective, again.objective, ())
 
     def _bad(self) -> float:
-        return self.objective.worst(told for _, told in self.history)
+        return self.objective.worst(told for _, told in self.history if not math.isnan(told))
 
     def _row(self, evaluation: Evaluation, told: float, recheck: float, events: tuple[Event, ...]) -> Row:
         if told < self.incumbent:
             self.incumbent, self.best = told, (self.vector if told == evaluation.objective else self.best)
         try:
+            if self.history and math.isnan(self.history[-1][1]) and not math.isnan(told):
+                self._repeat([(point, told) for point, _ in self.history])
             self._hear(self.vector.tolist(), told)
         except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
             detail = f"the surrogate cannot be fitted to values as far apart as {told:.3g} ({error})"
             return Row(told, (Event.DIVERGED,), error=NumericalError(Event.DIVERGED, detail))
-        return Row(told, events, {"recheck": recheck, "incumbent": self.incumbent})
+        return Row(
+            told, events, {"recheck": recheck, "incumbent": math.nan if math.isinf(self.incumbent) else self.incumbent}
+        )
 
     def result(self) -> Kernel:
         if self.best is None:

@@ -48,13 +48,13 @@ class GridSearch(Optimizer):
         self.entry = setup.kernel.names.index(self.parameter) if self.parameter else 0
         space = Space(self.space_name, np.array([self.ends or setup.kernel.bounds[self.entry]]))
         self.values = space.to_parameters(np.linspace(space.low, space.high, self.n))[:, 0]
-        self.totals, self.counts = np.zeros(self.n), np.zeros(self.n)
+        self.totals, self.counts, self.failures = np.zeros((3, self.n))
 
     def state(self) -> State:
-        return {"totals": self.totals.copy(), "counts": self.counts.copy()}
+        return {name: getattr(self, name).copy() for name in ("totals", "counts", "failures")}
 
     def restore(self, state: State) -> None:
-        self.totals, self.counts = state["totals"], state["counts"]
+        self.totals, self.counts, self.failures = state["totals"], state["counts"], state["failures"]
 
     def keeps_batch(self, iteration: int) -> bool:
         return iteration % self.n > 0
@@ -64,7 +64,9 @@ class GridSearch(Optimizer):
         return Question(self._at(self.point), self.gradient)
 
     def tell(self, evaluation: Evaluation) -> Row:
-        if not evaluation.failed:
+        if evaluation.failed:
+            self.failures[self.point] += 1
+        else:
             self.totals[self.point] += evaluation.objective
             self.counts[self.point] += 1
         slope = np.nan if evaluation.gradient is None else float(evaluation.gradient[self.entry])
@@ -73,7 +75,9 @@ class GridSearch(Optimizer):
     def result(self) -> Kernel:
         if not self.counts.any():
             raise NumericalError(Event.DIVERGED, "the objective could not be evaluated anywhere on the grid")
-        means = np.where(self.counts > 0, self.totals / np.maximum(self.counts, 1), np.inf)
+        # a mean over the batches on which a point happened to work is none over the others' batches
+        is_whole = (self.counts > 0) & (self.failures == self.failures[self.counts > 0].min())
+        means = np.where(is_whole, self.totals / np.maximum(self.counts, 1), np.inf)
         return self.kernel.with_flat(self._at(int(np.argmin(means))))
 
     def _at(self, point: int) -> Vector:

@@ -107,7 +107,8 @@ def over_points(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Fi
             shown = f"{count} random kernels" + (f", {label}" if len(runs) > 1 else "")
             axes.fill_between(low.index, low, high, color=FAINT, alpha=0.4, linewidth=0, label=shown, zorder=0)
         for kernel, style in (("initial", "--"), ("trained", "-")):
-            own = table[table["kernel"] == kernel].groupby("n_interpolation")["value"].mean()
+            each = table[table["kernel"] == kernel].groupby("n_interpolation")["value"]
+            own = each.agg(lambda values: values.mean(skipna=False))  # none where a repeat failed
             untrained = run.config.optimizer.name == "none"
             if kernel == "initial" and (untrained or (is_shared and i)):
                 continue

@@ -29,10 +29,13 @@ def best_and_worst(run: Run) -> Figure | None:
     if not held:
         return None
     count = len(held["worst_points"])
-    of_all = f"{len(values)} draws of {count}: {what} {number(values.mean())} ± {number(values.std(), values.mean())}"
+    known = values[np.isfinite(values)]
+    failed = f", {len(values) - len(known)} failed" if len(known) < len(values) else ""
+    spread = f"{number(known.mean())} ± {number(known.std(), known.mean())}"
+    of_all = f"{len(values)} draws of {count}{failed}: {what} {spread}"
     if held["worst_points"].ndim != 4 or count > _MOST_IMAGES:
         picture, (panel,) = figure()
-        panel.hist(values, bins=min(max(len(values) // 4, 5), 30), color=COLOURS[0])
+        panel.hist(known, bins=min(max(len(known) // 4, 5), 30), color=COLOURS[0])
         panel.set(xlabel=f"{what} of a draw of {count} points", ylabel="draws")
         set_title(panel, run, of_all)
         return picture

@@ -31,17 +31,22 @@ def before_and_after(run: Run) -> Figure | None:
 
     At one N_I predicted against true values, or a confusion matrix of classes; where there are several λ or random
     kernels, errors alone. Folds or repeats are faint, lines against N_I and points at a single N_I; random kernels are
-    a band from the worst to the best, and bars one standard deviation over repeats or folds.
+    a band from the worst to the best, and bars one standard deviation over repeats or folds. Where one of these failed
+    there is no mean, as in `metrics.json`.
     """
     table = run.evaluation
     if table.empty:
         return None
     metric = main_metric(set(table["metric"]))
-    whole = table[table["value"].notna()]
+    varied = run.config.evaluation.n_interpolation is not None and table["n_interpolation"].nunique() > 1
+    has_failed = table["value"].isna()
+    failures = int((has_failed & (table["metric"] == metric)).sum())
+    of_mean = ["metric", "kernel", "configured_regularization", *(["n_interpolation"] if varied else [])]
+    table = table.assign(is_whole=~has_failed.groupby([table[name] for name in of_mean]).transform("any"))
+    whole = table[~has_failed]
     table = whole[whole["metric"] == metric]
     if table.empty:
         return None
-    varied = run.config.evaluation.n_interpolation is not None and table["n_interpolation"].nunique() > 1
     of_two = table["configured_regularization"].nunique() == 1 and not table["kernel"].str.startswith("random").any()
     if of_two and not varied and (drawn := predicted.of_test_points(run)) is not None:
         return drawn
@@ -66,7 +71,8 @@ def before_and_after(run: Run) -> Figure | None:
     count = table["repeat"].nunique()
     sizes = sorted(table["n_interpolation"].unique())
     fixed = [] if varied else [f"$N_I$ = {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "")]
-    return finish(picture, axes, run, *fixed, *([f"{count} {several}"] if count > 1 else []))
+    counts = [f"{count} {several}"] if count > 1 else []
+    return finish(picture, axes, run, *fixed, *counts, *([f"{failures} failed"] if failures else []))
 
 
 def _draw_bound(axes: Axes, table: pd.DataFrame) -> None:
@@ -96,7 +102,7 @@ def _against_points(axes: Axes, table: pd.DataFrame) -> None:
         colour = COLOURS[offered.index(regularization) % len(COLOURS)] if several else colour
         for _, one in rows.groupby("repeat"):
             axes.plot(one["n_interpolation"], one["value"], style, color=colour, linewidth=0.7, alpha=0.3)
-        by_size = rows.groupby("n_interpolation")["value"]
+        by_size = rows[rows["is_whole"]].groupby("n_interpolation")["value"]
         mean, spread = by_size.mean(), by_size.std().fillna(0.0)
         label = f"{name}, λ = {regularization:g}" if several else str(name)
         axes.errorbar(
@@ -127,7 +133,8 @@ def _from_initial_to_trained(axes: Axes, table: pd.DataFrame) -> None:
             beside, folds = np.tile([-_BESIDE, 1 - _BESIDE], len(pairs)), pairs.to_numpy().ravel()
             of_fold = "a fold or repeat" if i == 0 else None
             axes.plot(beside, folds, "o", color=colour, markersize=4, alpha=0.4, label=of_fold)
-        mean, spread = pairs.mean(), pairs.std().fillna(0.0)
+        is_whole = rows.groupby("kernel")["is_whole"].all().reindex(pairs.columns, fill_value=False)
+        mean, spread = pairs.mean().where(is_whole), pairs.std().fillna(0.0)
         of = f"λ = {regularization:g}" if several else "mean"
         shown = of + (" ± sd" if len(pairs) > 1 else "") if several or len(pairs) > 1 else None
         axes.errorbar(

@@ -169,7 +169,7 @@ def _strip(found: np.ndarray) -> np.ndarray:
     return np.concatenate(list(np.pad(shown, ((0, 0), (1, 1), (1, 1)), constant_values=np.nan)), axis=1)
 
 
-_ERROR_NAMES = {"error": "test error", "mse": "test MSE", "energy_error": "error in the energy norm"}
+_ERROR_NAMES = {"error": "test error", "mse": "test MSE", "energy_error": "error in the energy norm, squared"}
 
 
 def errors_of_flow(run: Run) -> Figure | None:

@@ -42,9 +42,9 @@ def positions(run: Run) -> Figure | None:
     scales = limits([train for _, train, _ in chosen])
     values = targets(run, len(chosen[0][1]))
     kernel = _unmoved_kernel(run) if values is not None and len(np.unique(values)) == 2 else None
-    regularization = check(run.config).regularization.build() if kernel is not None else None
     for panel, (layer, train, _), limit in zip(axes, chosen, scales, strict=False):
-        if kernel is not None and values is not None and regularization is not None:
+        if kernel is not None and values is not None:
+            regularization = kernel.own_regularization or check(run.config).regularization.build()
             _draw_boundary(panel, kernel, regularization, train, values, limit)
         draw_positions(panel, train, values, limit)
         panel.set_title(f"layer {layer}", fontsize=9)

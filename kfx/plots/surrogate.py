@@ -55,7 +55,7 @@ def surface(run: Run) -> Figure | None:
 
     The surrogate is fitted again to the told values of the trace.
     """
-    trace, settings = run.trace, run.config.optimizer
+    trace, settings = run.trace.dropna(subset="told"), run.config.optimizer
     if "diagnostic.incumbent" not in trace or len(trace) < 3 or len(folds(trace)) > 1:
         return None
     columns = [c for c in trace.columns if c.startswith("parameter.") and trace[c].nunique() > 1]

@@ -161,6 +161,14 @@ class Record:
 
     # ---- while it runs
 
+    def spent(self) -> tuple[dict[str, float], dict[str, int]]:
+        """The seconds of each stage and its peak memory, of all processes of the run so far: entries of `metrics.json`
+        to be added to."""
+        timing = self.metrics.setdefault("timing", {})
+        if self.restored is not None:  # a process that was killed has written no entry
+            timing["fit_seconds"] = max(timing.get("fit_seconds", 0.0), self.restored["seconds"])
+        return timing, self.metrics.setdefault("memory", {})
+
     def open_trace(self, kernel: Kernel, diagnostics: Sequence[str]) -> None:
         """Start `trace.csv` for this kernel's parameters, or continue it from the checkpoint."""
         seconds, size = 0.0, 0
@@ -226,7 +234,7 @@ class Record:
         self.before = self.metrics["status"], self.metrics.get("reason")
         if self.metrics["status"] == Status.COMPLETED:
             raise CompletedError(f"{self.directory}: is completed; there is nothing to resume")
-        kept: list[str] = [key for key in ("identity", "plugins", "flow_stopped") if key in self.metrics]
+        kept = [k for k in ("identity", "plugins", "flow_stopped", "timing", "memory") if k in self.metrics]
         self.metrics = {"status": Status.RUNNING} | {key: self.metrics[key] for key in kept}
         if self.metrics.setdefault("identity", identity) != identity:
             raise CheckpointError(

@@ -85,7 +85,8 @@ def _of_the_fit(metric: str, metrics: Document, directory: Path) -> float | None
         case "crossings" if "diagnostic.crossings" in trace:
             return float(trace["diagnostic.crossings"].iloc[-1])
         case "undefined objectives":
-            return float(trace["event"].isin(_UNDEFINED).sum())
+            events = trace["event"].fillna("").str.split(";")  # an iteration may have several
+            return float(sum(not set(own).isdisjoint(_UNDEFINED) for own in events))
         case "iterations to the optimum":
             said = trace["told"].fillna(trace["objective"]).to_numpy()
             return None if np.isnan(said).all() else 1.0 + int(np.nanargmin(said))

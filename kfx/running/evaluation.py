@@ -63,7 +63,7 @@ def evaluate_kernels(
     if isinstance(config.evaluation, TestPointsOption) and config.evaluation.draws:
         _draw_subsets(context, record, config.evaluation, kernels["trained"][-1], scoring)
     if config.kernel_check:
-        _check_products(context, kernels["trained"][-1], splits[-1][2])
+        _check_products(context, kernels["trained"][-1], splits[-1][2], scoring)
     of_trained = [row["value"] for row in rows if row["kernel"] == "trained" and row["metric"] in ("accuracy", "mse")]
     if not np.isfinite(of_trained).any():
         why = failures[-1] if failures else "see evaluation.csv"
@@ -82,9 +82,10 @@ def evaluate_kernels(
         from kfx.evaluation.follower import last_rows, window_rows
 
         of_flow, last = config.optimizer.moves_points, max(record.follow.last, 1)
-        entries["last_layers" if of_flow else "last_iterations"] = last_rows(record.directory, last, of_flow)
+        whole = None if record.follow.sizes else whole
+        entries["last_layers" if of_flow else "last_iterations"] = last_rows(record.directory, last, of_flow, whole)
         if config.follow.windows:
-            entries["windows"] = window_rows(record.directory, config.follow.windows, of_flow)
+            entries["windows"] = window_rows(record.directory, config.follow.windows, of_flow, whole)
     return entries
 
 
@@ -257,11 +258,11 @@ def _keep(files: Evaluations, name: str, repeat: int, results: Sequence[Result],
         files.keep(kept)
 
 
-def _check_products(context: RunContext, kernel: Kernel, order: np.ndarray) -> None:
+def _check_products(context: RunContext, kernel: Kernel, order: np.ndarray, scoring: Scoring) -> None:
     from kfx.evaluation import device_products
 
     x_train, _, x_test = context.tensors[-1]
     sizes = context.config.evaluation.n_interpolation or [len(x_train)]
-    regularization = context.config.regularization.build()
-    found = device_products.compare(kernel, context.parts[-1], x_train, x_test, order, sizes, regularization)
+    own = scoring.regularization(kernel)
+    found = device_products.compare(kernel, context.parts[-1], x_train, x_test, order, sizes, own)
     context.notes.table("kernel_check.csv", device_products.COLUMNS, found)

@@ -248,23 +248,23 @@ def of_predictions(
     best = {}
     for kernel in ("initial", "trained"):
         own = [row for row in rows if row["kernel"] == kernel and row["metric"] == metric]
-        own = [row for row in own if math.isfinite(row["value"])]
-        largest = max((row["n_interpolation"] for row in own), default=0)
-        by_regularization: dict[float, dict[tuple[int, int], float]] = {}
+        largest: dict[int, int] = {}  # of each repeat, because folds differ by a point
         for row in own:
-            if len(parts) > 1 or row["n_interpolation"] == largest:
-                place = row["repeat"], row["n_interpolation"]
-                by_regularization.setdefault(row["configured_regularization"], {})[place] = row["value"]
+            largest[row["repeat"]] = max(largest.get(row["repeat"], 0), row["n_interpolation"])
+        by_regularization: dict[float, dict[int, float]] = {}
+        for row in own:
+            if row["n_interpolation"] == largest[row["repeat"]] and math.isfinite(row["value"]):
+                by_regularization.setdefault(row["configured_regularization"], {})[row["repeat"]] = row["value"]
         if by_regularization:  # the best of several λ
             best[kernel] = pick(by_regularization.values(), key=lambda values: float(np.mean(list(values.values()))))
     value = float(np.mean(list(best["trained"].values())))
-    constant = float(np.mean([constants[of_part[repeat]] for repeat, _ in best["trained"]]))
+    constant = float(np.mean([constants[of_part[repeat]] for repeat in best["trained"]]))
     if value <= constant if metric == "accuracy" else value >= 0.999 * constant:
         what = "the largest class alone" if metric == "accuracy" else "the mean of the training targets"
         text = f"{metric} {number(value)} is no better than what {what} predicts, {number(constant)}"
         notes.remark(Event.NO_BETTER_THAN_CONSTANT, text)
     initial, trained = best.get("initial", {}), best["trained"]
-    both = [(initial[place], trained[place]) for place in initial if place in trained]
+    both = [(initial[repeat], trained[repeat]) for repeat in initial if repeat in trained]
     if both:
         before, after = (float(mean) for mean in np.mean(both, axis=0))
         if (before > after) == (metric == "accuracy"):

@@ -7,7 +7,8 @@ import ctypes
 import math
 import operator
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -46,18 +47,24 @@ _LEAST_TARGETS = 10
 
 
 class Clock:
-    """Seconds of each stage by name, and the peak memory of the process at its end."""
+    """Seconds of each stage by name, of all processes of a run together, and the largest memory at its end.
 
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self.peaks: dict[str, int] = {}
-        self._last = time.perf_counter()
+    timing, memory: what is there of earlier processes, which is added to.
+    """
 
-    def lap(self, name: str, device: torch.device) -> None:
-        """Record the end of a stage."""
-        now = time.perf_counter()
-        self.laps[f"{name}_seconds"], self._last = now - self._last, now
-        self.peaks[f"{name}_bytes"] = peak_bytes(device)
+    def __init__(self, timing: dict[str, float], memory: dict[str, int]) -> None:
+        self.timing, self.memory, self.device = timing, memory, torch.device("cpu")
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count what happens within, also if it is interrupted."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds, peak = f"{name}_seconds", f"{name}_bytes"
+            self.timing[seconds] = self.timing.get(seconds, 0.0) + time.perf_counter() - began
+            self.memory[peak] = max(self.memory.get(peak, 0), peak_bytes(self.device))
 
 
 # ---- the machine

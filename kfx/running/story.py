@@ -31,20 +31,19 @@ from kfx.screen.summary import closing_lines, relative
 
 def story(config: Config, record: Record) -> None:
     """Run one checked config from start to end, and complete its record."""
-    clock = stages.Clock()
-    machine = stages.prepare_machine(config, record)
+    clock = stages.Clock(*record.spent())
     with disk_stores(config, record.directory) as disk:
-        context = stages.load_data(config, machine, record, disk)
-        starts = stages.choose_starts(context)
-        clock.lap("load", machine.device)
-
-        fitted = stages.fit(context, starts)
-        clock.lap("fit", machine.device)
-
-        entries = evaluate_kernels(context, record, starts, fitted)
-        clock.lap("evaluation", machine.device)
+        with clock.stage("load"):
+            machine = stages.prepare_machine(config, record)
+            clock.device = machine.device
+            context = stages.load_data(config, machine, record, disk)
+            starts = stages.choose_starts(context)
+        with clock.stage("fit"):
+            fitted = stages.fit(context, starts)
+        with clock.stage("evaluation"):
+            entries = evaluate_kernels(context, record, starts, fitted)
     with undisturbed():  # a signal now would mark a completed run as interrupted
-        record.finish(Status.COMPLETED, **entries, timing=clock.laps, memory=clock.peaks)
+        record.finish(Status.COMPLETED, **entries)
 
 
 def run(plan: Plan, directory: Path, *, replace_failed: bool = False) -> int:

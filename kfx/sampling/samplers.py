@@ -124,7 +124,8 @@ class Neighbourhood(Uniform):
 
     def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
         super().__init__(x, y)
-        self.flat = x.reshape(len(x), -1)
+        flat = x.reshape(len(x), -1)
+        self.flat = flat - flat.mean(dim=0)  # far from 0 the squares below would lose the distances
         self.scale(1.0)
 
     def scale(self, lengths: Value) -> None:
