@@ -620,3 +620,39 @@ def test_the_order_in_memory_does_not_matter():
         for each in (x, np.asfortranarray(x))
     )
     assert np.array_equal(in_rows.predict(x), in_columns.predict(np.asfortranarray(x)))
+
+
+MISSING = {
+    "None": lambda c: c,
+    "a list": list,
+    "a series": pd.Series,
+    "strings": lambda c: pd.Series(c, dtype="string"),
+    "a category": lambda c: pd.Series(c).astype("category"),
+    "NaN": lambda c: np.where(pd.isna(c), np.nan, c),
+}
+
+
+@pytest.mark.parametrize("form", MISSING)
+@pytest.mark.parametrize("make", [KernelFlowRegressor, KernelFlowClassifier])
+def test_missing_targets_are_refused_in_words(make, form):
+    values = ["a", "b"] * 6 if make is KernelFlowClassifier else list(np.arange(12.0))
+    given = MISSING[form](np.array([None, *values[1:]], dtype=object))
+    if make is KernelFlowRegressor and form in ("strings", "a category"):
+        given = pd.Series([None, *values[1:]], dtype="Float64")
+    with pytest.raises(ValueError, match=r"^y has 1 missing value; leave these rows out$|Input y contains NaN"):
+        make().fit(np.arange(24.0).reshape(12, 2), given)
+
+
+def test_classes_of_several_types_are_refused_in_words():
+    with pytest.raises(ValueError, match=r"^y holds classes of several types, int, str; give one type$"):
+        KernelFlowClassifier().fit(np.arange(8.0).reshape(4, 2), np.array(["a", 1, "b", "a"], dtype=object))
+
+
+@pytest.mark.parametrize("features", [1, 3])
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_the_fewest_rows_are_fitted(count, features):
+    x = np.random.default_rng(0).normal(size=(count, features))
+    model = KernelFlowRegressor(optimizer={"iterations": 3}).fit(x, x[:, 0])
+    mean, deviation = model.predict(x, return_std=True)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(deviation).all()

@@ -276,8 +276,7 @@ def test_deviations_are_those_of_the_kernel_that_is_kept(monkeypatch, fails):
     def scripted(config, tensors, weights, noisy, procedures):
         errors = np.ones(len(procedures))
         errors[3] = 0.5  # that with one length, fitted
-        relative = np.abs(np.random.default_rng(0).normal(size=tensors[1].shape))
-        return errors, [relative * (9 if number == 3 else 1) for number in range(len(procedures))]
+        return errors, [3.0 if number == 3 else 1.0 for number in range(len(procedures))]
 
     def of_all_points(start, config, tensors, weights):
         if fails:
@@ -291,7 +290,22 @@ def test_deviations_are_those_of_the_kernel_that_is_kept(monkeypatch, fails):
     model = KernelFlowRegressor(optimizer={"iterations": 2}).fit(x, x[:, 0] + 0.3 * rng.normal(size=60))
     assert any("one length" in note for note in model.remarks_)
     inflation = model._predictor.units.inflation
-    assert inflation == 1 if fails else inflation > 5  # the untrained kernel, which is kept, is not too sure
+    assert inflation == (1 if fails else 3)  # the untrained kernel, which is kept then, is not too sure
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_deviations_of_few_points_are_not_larger_than_those_of_the_mean_of_the_targets(seed):
+    rng = np.random.default_rng(seed)
+    y = rng.normal(size=(8, 1))
+    deviations, errors = np.full((8, 1), 0.1), np.full((8, 1), 0.1)
+    assert refitted._inflation(errors, deviations, y) == 1
+    errors[0] = 9.0  # a point far from the others
+    assert refitted._inflation(errors, deviations, y) == pytest.approx(y.std() / 0.1)
+    errors[:] = 0.4
+    assert refitted._inflation(errors, deviations, y) == pytest.approx(4 / stats.norm.ppf(0.975))
+    deviations[:3] = np.nan
+    assert refitted._inflation(errors, deviations, y) == pytest.approx(4 / stats.norm.ppf(0.975))
+    assert refitted._inflation(errors, np.full((8, 1), np.nan), y) == 1
 
 
 def test_steps_are_found_by_the_points_alone():

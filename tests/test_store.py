@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import pickle
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from kfx import load_run
 from kfx.evaluation.disk_stores import DiskStores
 from kfx.evaluation.on_disk import OnDisk, factored
 from kfx.evaluation.systems import InMemory
@@ -918,3 +921,41 @@ def test_arrays_that_have_changed_are_none(tmp_path, change):
         content["outer"] = 1.5 * content["outer"] if change == "scaled" else content["outer"][:2]
     np.savez(path, **content)
     assert sealed.read(path, "lane 2" if change == "owner" else "lane 1") is None
+
+
+@pytest.mark.parametrize("targets", ["auto", "log", "standardized"])
+@pytest.mark.parametrize("solver", ["auto", "cholesky"])
+def test_own_data_that_do_not_fit_in_memory_are_predicted_or_refused_at_once(kfx, in_folder, targets, solver):
+    """They need 1.6 MB; a skewed target is transformed only where its distribution can be predicted."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 2))
+    frame = pd.DataFrame(x, columns=["a", "b"]).assign(y=np.exp(1.3 * np.sin(2 * x[:, 0]) + 0.2 * rng.normal(size=400)))
+    frame.to_csv("d.csv", index=False)
+    words = ["dataset=table", "dataset.path=d.csv", "dataset.target=y", "evaluation.memory=1MB", "figures=false"]
+    own = [] if targets == "auto" else [f"dataset.targets={targets}"]
+    own += [] if solver == "auto" else [f"evaluation.solver={solver}"]
+    code, _, err = kfx("run", *words, *own, "optimizer.iterations=2", "hydra.run.dir=r")
+    if (targets, solver) == ("log", "cholesky"):
+        assert code == 2
+        assert "evaluation.solver=cholesky in memory or nystrom" in err
+        assert not (in_folder / "r").exists()
+        return
+    assert code == 0, err
+    run = load_run("r")
+    assert run.config.evaluation.solver == ("nystrom" if solver == "auto" else "cholesky")
+    assert run.config.evaluation.calibration == (solver == "auto")
+    assert not run.evaluation["value"].isna().any(), "nothing is measured that cannot be"
+    code, out, err = kfx("predict", "r", "d.csv")
+    if solver == "auto":
+        assert code == 0, err
+        assert np.isfinite(pd.read_csv(io.StringIO(out))[["prediction", "deviation"]].to_numpy()).all()
+    else:
+        assert "run it again with evaluation.solver=nystrom" in err
+
+
+def test_calibration_on_disk_is_refused(kfx, in_folder):
+    pd.DataFrame(np.random.default_rng(0).normal(size=(400, 3)), columns=list("aby")).to_csv("d.csv", index=False)
+    words = ["dataset=table", "dataset.path=d.csv", "dataset.target=y", "evaluation.memory=1MB"]
+    code, _, err = kfx("run", *words, "evaluation.solver=cholesky", "evaluation.calibration=true", "hydra.run.dir=r")
+    assert code == 2
+    assert err.startswith("kfx: evaluation.calibration=true: needs the Gram matrix of 320 points in memory")

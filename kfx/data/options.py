@@ -75,7 +75,7 @@ class DatasetOption(Option, DatasetPart):
         refuses(
             lambda own, config: own.targets in WARPS and not config.evaluation.judges_distributions(config),
             "the prediction is the mean of a distribution, which needs one kernel for the target itself, no series, "
-            "evaluation.solver=cholesky or nystrom, evaluation.train_error=false and "
+            "evaluation.solver=cholesky in memory or nystrom, evaluation.train_error=false and "
             "evaluation.draws=0; set these, or standardized",
             "targets",
         ),

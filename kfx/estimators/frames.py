@@ -131,13 +131,23 @@ def counted(X: Any, y: Any, sample_weight: ArrayLike | None) -> tuple[Any, Any, 
 
 
 def require_targets(y: Any, *, numbers: bool = False) -> None:
-    """ValueError for targets of which some are masked, and with `numbers` for dates and durations, whose numbers depend
-    on a unit."""
+    """ValueError for targets of which some are masked or missing, for classes of several types, and with `numbers` for
+    dates and durations, whose numbers depend on a unit."""
     if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
         raise ValueError(f"y has {y.size - y.count()} masked values; leave these rows out")
-    if not numbers:
-        return
     values = np.asarray(y)
+    if values.dtype == object:
+        import pandas as pd
+
+        if missing := int(pd.isna(values).sum()):
+            raise ValueError(f"y has {missing} missing {'value' if missing == 1 else 'values'}; leave these rows out")
+    if not numbers:
+        types = (
+            {type(v).__name__ for v in values.flat if not isinstance(v, np.generic)} if values.dtype == object else {}
+        )
+        if len(types) > 1 and "str" in types:
+            raise ValueError(f"y holds classes of several types, {', '.join(sorted(types))}; give one type")
+        return
     times = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
     if values.dtype.kind in "mM" or (values.dtype == object and any(isinstance(v, times) for v in values.flat)):
         raise ValueError("y holds dates or durations, whose numbers depend on a unit; give numbers, such as days")

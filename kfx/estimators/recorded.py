@@ -118,7 +118,10 @@ class Model:
                 if exact is not None:
                     return Predictor(kernel, exact, units, arithmetic)
             if 16 * len(order) ** 2 > config.evaluation.memory_bytes():
-                raise RecordError(f"{run.directory}: the Gram matrix of {len(order)} points does not fit in memory")
+                raise RecordError(
+                    f"{run.directory}: the Gram matrix of {len(order)} points does not fit in memory, and a matrix on "
+                    "disk leaves no solution; run it again with evaluation.solver=nystrom"
+                )
             return Predictor.solved(kernel, x, y, found, units, arithmetic, weights)
 
         predictor: Predictor | Separate

@@ -16,6 +16,7 @@ import torch
 
 from kfx.kernels.base import Kernel
 from kfx.lock import Lock
+from kfx.numerics.memory import bytes_in_memory
 from kfx.outcomes import HeldError
 
 if TYPE_CHECKING:
@@ -131,8 +132,3 @@ def _waited_for(folder: Path) -> Lock:
                 warnings.warn(f"{str(error).partition(';')[0]}; waiting for it", stacklevel=1)
             told = True
             time.sleep(0.5)
-
-
-def bytes_in_memory(n: int, n_test: int, itemsize: int) -> int:
-    """Peak memory in bytes of an evaluation in memory: Θ, its factor in float64, and the test points' covariances."""
-    return n**2 * (itemsize + 8) + n * n_test * itemsize

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 _MOST_CENTRES, _USUAL_CENTRES, _MOST_EXACT = 10_000, 2000, 30_000
+BYTES_OF_CENTRES = 100
+"""Bytes that M centres take, divided by M²: a dozen matrices of sums, features and eigenvectors."""
 _WITH_VARIANCE = ("cholesky", "nystrom")
+_ITEMSIZE = {"float32": 4, "float64": 8}
 
 
 def _of_solver(key: str, *solvers: str) -> Rule:
@@ -109,8 +112,8 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
     solver: str = word(
         ("auto", *EVALUATION_SOLVERS),
         "solver of kernel ridge regression; auto: cholesky, and nystrom for own data of more than "
-        f"{_MOST_EXACT} points, or where centres or choose is given; nystrom: through centres, from one pass over all "
-        "training points; lstsq and inverse only to repeat published runs",
+        f"{_MOST_EXACT} points, or that do not fit in memory, or where centres or choose is given; nystrom: through "
+        "centres, from one pass over all training points; lstsq and inverse only to repeat published runs",
         settle=lambda own, config: "nystrom" if own._is_for_many(config) else "cholesky",
     )
     centres: int | None = number(
@@ -161,7 +164,7 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         "also predict standard deviations or probabilities, and measure how well they fit: nlpd, crps and coverage_95, "
         "with outputs.reduce also nlpd_of_vector, that of all outputs of a point together for each output; or "
         "log_loss, brier and calibration_error",
-        null="true with own data and solver=cholesky or nystrom",
+        null="true with own data and solver=nystrom, or cholesky in memory",
     )
     save_predictions: bool = flag(False, "save the predictions of all kernels and N_I in predictions.npz")
 
@@ -169,7 +172,8 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         changes = super().settled(config)
         solver = changes.get("solver", self.solver)
         if self.calibration is None:
-            changes["calibration"] = config.dataset.is_own and solver in _WITH_VARIANCE
+            is_exact = solver == "cholesky" and not replace(self, solver=solver).goes_on_disk(config)
+            changes["calibration"] = config.dataset.is_own and (is_exact or solver == "nystrom")
         own = self.regularization
         if own.value is None and config.regularization.leaves_choice_to_evaluation(config):
             changes["regularization"] = replace(own, value=left_out_by(config))
@@ -184,18 +188,35 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         if not takes or separate or self.rho:
             return False
         try:
-            return self.fold_size(config.training_size()) > _MOST_EXACT
+            n = config.training_size()
+            fits = config.dataset.weights is not None or self.bytes_of(config, n) <= self.memory_bytes()
         except DataError:  # reported by the check
             return False
+        return n > _MOST_EXACT or not fits
 
     def judges_distributions(self, config: ConfigView) -> bool:
         """Whether all that is measured takes a prediction with its deviation."""
         is_plain = config.outputs.reduce == "none" and not config.outputs.is_separate and not config.dataset.is_series
-        return is_plain and self.solver in _WITH_VARIANCE and not self.train_error and not getattr(self, "draws", 0)
+        takes_means = bool(self.train_error) or getattr(self, "draws", 0) > 0 or self.solver not in _WITH_VARIANCE
+        return is_plain and not takes_means and not self.goes_on_disk(config)
 
     def fold_size(self, n: int) -> int:
         """How many of n training points a kernel is trained on."""
         return n
+
+    def bytes_of(self, config: ConfigView, n: int) -> int:
+        """Bytes of an evaluation with n interpolation points in memory."""
+        from kfx.numerics.memory import bytes_in_memory
+
+        return bytes_in_memory(n, config.dataset.test_size() or 0, _ITEMSIZE[config.device.dtype])
+
+    def goes_on_disk(self, config: ConfigView, n: int | None = None) -> bool:
+        """Whether the Gram matrix of n interpolation points does not fit in memory. n: None for the most of them."""
+        try:
+            n = n or max(self.n_interpolation or [config.training_size()])
+            return self.solver != "nystrom" and self.bytes_of(config, n) > self.memory_bytes()
+        except DataError:  # reported by the check
+            return False
 
     def memory_bytes(self) -> int:
         """Bytes that a Gram matrix with its factor may take in memory."""
@@ -209,7 +230,8 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
             return None
         from kfx.evaluation.nystrom import Approximation
 
-        count = self.centres or min(_USUAL_CENTRES, self.fold_size(config.training_size()))
+        fitting = int((self.memory_bytes() / BYTES_OF_CENTRES) ** 0.5)
+        count = self.centres or min(_USUAL_CENTRES, config.training_size(), fitting)
         return Approximation(count, self.choose or "rpcholesky", config.regularization.build(), config.seed)
 
     def parts(self, whole: Dataset, rng: np.random.Generator) -> list[Dataset]:

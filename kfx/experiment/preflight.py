@@ -11,17 +11,15 @@ from pathlib import Path
 import torch
 
 from kfx.config.choices import SOLVERS
-from kfx.evaluation.disk_stores import bytes_in_memory
+from kfx.evaluation.options import BYTES_OF_CENTRES
 from kfx.experiment.config import Config, in_one_line
 from kfx.numerics.formatting import in_bytes
 from kfx.numerics.precision import jax_devices
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError
 
-_BYTES_OF_CENTRES = 100
 _BYTES_OF_WORKER = 32
-"""Bytes that M centres take, divided by M²: a dozen matrices of sums, features and eigenvectors; and those that each
-worker on this machine takes besides."""
+"""Bytes that M centres take in each worker on this machine, divided by M²."""
 
 
 def check(jobs: Sequence[Config]) -> None:
@@ -61,19 +59,21 @@ def check_memory(job: Config) -> None:
     memory = job.evaluation.memory_bytes()
     sizes = job.evaluation.n_interpolation or [job.training_size()]
     weights, left_out = job.dataset.weights, min(job.regularization.points or job.training_size(), job.training_size())
+    is_calibrated = job.evaluation.calibration and job.evaluation.solver != "nystrom"
     follows, of_follow = job.follow.every + job.follow.last, job.follow.n_interpolation or sizes
     wanted = {
         f"evaluation.solver={job.evaluation.solver}": sizes if job.evaluation.solver in SOLVERS[1:] else [],
         "kernel_check=true": sizes if job.kernel_check else [],
         f"dataset.weights={weights}": [] if weights is None else [*sizes, left_out],
+        "evaluation.calibration=true": sizes if is_calibrated else [],
         "follow.n_interpolation": of_follow if follows else [],
         "evaluation.draws": [min(sizes)] if getattr(job.evaluation, "draws", 0) else [],
     }
     for key, needed in wanted.items():
         n = max(needed, default=0)
-        if _bytes(job, n) > memory:
+        if (taken := job.evaluation.bytes_of(job, n)) > memory:
             raise ConfigError(
-                f"{key}: needs the Gram matrix of {n} points in memory, {in_bytes(_bytes(job, n))}, and "
+                f"{key}: needs the Gram matrix of {n} points in memory, {in_bytes(taken)}, and "
                 f"evaluation.memory is {in_bytes(memory)}; give fewer in n_interpolation"
             )
 
@@ -82,7 +82,7 @@ def check_centres(job: Config) -> None:
     """ConfigError if the sums of centres are too large for the memory."""
     memory, approximation = job.evaluation.memory_bytes(), job.evaluation.approximation(job)
     workers = job.cluster.workers if job.cluster.is_used and job.cluster.scheduler is None else 0
-    each = _BYTES_OF_CENTRES + workers * _BYTES_OF_WORKER
+    each = BYTES_OF_CENTRES + workers * _BYTES_OF_WORKER
     if approximation is not None and (taken := each * approximation.centres**2) > memory:
         most = int((memory / each) ** 0.5)
         raise ConfigError(
@@ -107,15 +107,6 @@ def check_cluster(job: Config) -> None:
     except (OSError, OverflowError) as error:
         what = "no Dask scheduler answers there" if node.scheduler else "is no address of this machine"
         raise ConfigError(f"cluster.{key}={address}: {what} ({error})") from error
-
-
-def _bytes(job: Config, n: int) -> int:
-    itemsize = getattr(torch, job.device.dtype).itemsize
-    return bytes_in_memory(n, job.dataset.test_size() or 0, itemsize)
-
-
-def _goes_on_disk(job: Config, n: int) -> bool:
-    return job.evaluation.solver != "nystrom" and _bytes(job, n) > job.evaluation.memory_bytes()
 
 
 def check_start(job: Config) -> None:
@@ -179,7 +170,7 @@ def check_disk(jobs: Sequence[Config], folder: Path) -> None:
     """ConfigError if a flow's layers or an evaluation's tiles need more disk space than there is."""
     for job in jobs:
         n = max(job.evaluation.n_interpolation or [job.training_size()])
-        if _goes_on_disk(job, n):
+        if job.evaluation.goes_on_disk(job, n):
             _check_tiles(job, n, Path(job.evaluation.store or folder))
         if job.optimizer.moves_points and job.flow.record_layers:
             check_layers(job, folder)

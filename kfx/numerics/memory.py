@@ -1,4 +1,4 @@
-"""The memory of the machine, and the peak memory of this process."""
+"""The memory of the machine, of an evaluation, and the peak memory of this process."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def machine_bytes() -> int:
@@ -23,9 +25,16 @@ def machine_bytes() -> int:
     return min(sizes)
 
 
+def bytes_in_memory(n: int, n_test: int, itemsize: int) -> int:
+    """Return the peak memory of an evaluation in memory: Θ, its factor in float64, and the test points' covariances."""
+    return n**2 * (itemsize + 8) + n * n_test * itemsize
+
+
 def forget_peak(device: torch.device) -> None:
     """Let the peak memory of this process, and of a GPU, start anew from what is held now, where the system can."""
     if device.type == "cuda":
+        import torch
+
         torch.cuda.reset_peak_memory_stats(device)
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # of Linux: sets VmHWM to VmRSS
@@ -37,6 +46,8 @@ def peak_bytes(device: torch.device) -> int:
     On Linux the peak is that of this process alone. Elsewhere the system may count the process it was forked from.
     """
     if device.type == "cuda":
+        import torch
+
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
     if status.is_file():

@@ -148,7 +148,8 @@ class RegularizationSection(Option):
     selection: str = word(
         ("auto", "fixed", *CHOSEN, "trained"),
         "fixed: lambda is value; validation: best of candidates by cross-validation, for the initial kernel in "
-        "training and for each kernel in evaluation; leave_one_out: likewise by leave-one-out errors; "
+        "training and for each kernel in evaluation; leave_one_out: likewise by leave-one-out errors, in folds where "
+        "the points do not fit in memory; "
         "backtest: by forecasts within the training series; trained: with "
         "the kernel, by objective nll, loo, loo_likelihood, crps, gcv or rho_prediction with form=held_out; "
         "auto: fixed, and for own data "

@@ -130,6 +130,8 @@ Procedure = Callable[[Tensors, torch.Tensor | None], Kernel]
 def trained_from(start: Kernel, config: Config, tensors: Tensors, weights: torch.Tensor | None) -> Kernel:
     """The kernel fitted to training points, (n, …), from this start, without a journal."""
     sampler = config.sampler
+    if len(tensors[0]) < 2:  # one point trains nothing
+        return start
     if sampler.batch_size is not None and sampler.batch_size > len(tensors[0]):
         config = replace(config, sampler=replace(sampler, batch_size=len(tensors[0])))
     return config.optimizer.build(config).weighing(weights).fit(start, tensors, Streams(config.seed), Journal())
@@ -137,9 +139,9 @@ def trained_from(start: Kernel, config: Config, tensors: Tensors, weights: torch
 
 def errors_of_procedures(
     config: Config, tensors: Tensors, weights: torch.Tensor | None, noisy: bool, procedures: Sequence[Procedure]
-) -> tuple[np.ndarray, list[np.ndarray]]:
+) -> tuple[np.ndarray, list[float]]:
     """The mean squared error of each procedure at training points, (procedures,), by kernels fitted without their fold,
-    infinite where one fails; and for each procedure |error| / deviation, (n, outputs), NaN without a deviation.
+    infinite where one fails; and the `_inflation` of each procedure's deviations.
 
     tensors: x, (n, …), and y, (n, outputs), as learned. weights: (n,), by which squared errors count. noisy: as of
     `errors_of_candidates`.
@@ -148,8 +150,8 @@ def errors_of_procedures(
     counts = np.ones(len(x)) if weights is None else in_numpy(weights / weights.mean())
     order = torch.as_tensor(Streams(config.seed)["validation"].permutation(len(x)), device=x.device)
     errors: list[list[np.ndarray]] = [[] for _ in procedures]
-    relative: list[list[np.ndarray]] = [[] for _ in procedures]
-    for held in order.tensor_split(_FOLDS):
+    deviations: list[list[np.ndarray]] = [[] for _ in procedures]
+    for held in order.tensor_split(min(_FOLDS, len(x))):
         rest = order[~torch.isin(order, held)]
         part, own = Tensors(x[rest], y[rest], x[held]), None if weights is None else weights[rest]
         roots = np.sqrt(counts[in_numpy(held)])[:, None]
@@ -160,10 +162,24 @@ def errors_of_procedures(
             except NumericalError:
                 mean, deviation = np.full(y[held].shape, np.inf), np.full(y[held].shape, np.nan)
             errors[number].append(np.abs(mean - in_numpy(y[held])) * roots)
-            known = np.where(deviation > 0, deviation, np.nan)  # of a failed fit, or of equal targets, there is none
-            relative[number].append(errors[number][-1] / known)
-    means = np.array([np.square(np.concatenate(each)).mean() for each in errors])
-    return means, [np.concatenate(each) for each in relative]
+            # of a failed fit, or of equal targets, there is none
+            deviations[number].append(np.where(deviation > 0, deviation, np.nan))
+    every = [(np.concatenate(own), np.concatenate(spread)) for own, spread in zip(errors, deviations, strict=True)]
+    return np.array([np.square(own).mean() for own, _ in every]), [_inflation(*each, in_numpy(y)) for each in every]
+
+
+def _inflation(errors: np.ndarray, deviations: np.ndarray, y: np.ndarray) -> float:
+    """The factor, at least 1, with which deviations cover 95 % of errors, (n, outputs) each, NaN where there is none.
+
+    It makes them at most as large as those of the mean of the targets y, (n, outputs), in the mean square: of few
+    points a single one, far from the others, decides a quantile.
+    """
+    if not np.isfinite(deviations).any():
+        return 1.0
+    # no mean of squared errors, of which one point can be all: a training point's twin has nearly no deviation
+    covering = np.nanquantile(errors / deviations, COVERED) / ndtri((1 + COVERED) / 2)
+    most = np.sqrt(y.var(axis=0).mean() / np.nanmean(np.square(deviations)))
+    return max(float(min(covering, most)), 1.0)
 
 
 def best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) -> Kept:
@@ -185,7 +201,7 @@ def best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) ->
         procedures.append((fitted(smooth), "smooth", True))
     with WaitMessage("kernels of folds, with a length for each feature and with one for all"):
         noisy = has_noise(config, context.parts[part])
-        errors, relative = errors_of_procedures(config, data, weights, noisy, [each for each, *_ in procedures])
+        errors, inflations = errors_of_procedures(config, data, weights, noisy, [each for each, *_ in procedures])
         if data[0][0].numel() >= len(data[0]):  # as many lengths as points fit any targets
             errors[[how in ("fitted", "smooth") for _, how, _ in procedures]] = math.inf
         best = int(np.argmin(errors))
@@ -195,9 +211,7 @@ def best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) ->
             best, found = (0, own) if procedures[best][1] == "smooth" else (2, alone)
         _, how, is_fitted = procedures[best]
         if is_fitted and context.parts[part].labels_train is None:  # it may be too sure
-            # no mean of squares, of which one point can be all: a training point's twin has nearly no deviation
-            factor = np.nanquantile(relative[best], COVERED) / ndtri((1 + COVERED) / 2)
-            context.inflation[part] = max(float(factor), 1.0)
+            context.inflation[part] = inflations[best]
         return Kept(_for_each_feature(found, start, data[0]) if how == "one_length" else found, how)
 
 
