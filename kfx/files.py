@@ -163,16 +163,19 @@ class CsvFile:
             self._file = -1
 
 
-def read_rows(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
-    """Read a CSV file of a run without a half-written last row; an empty frame of these columns if there is no file."""
+def read_rows(path: Path, columns: Sequence[str] = (), texts: Sequence[str] = ()) -> pd.DataFrame:
+    """Read a CSV file of a run without a half-written last row; an empty frame of these columns if there is no file.
+
+    texts: columns whose cells stay as they are written.
+    """
     import pandas as pd
 
     if not path.is_file() or b"\n" not in path.read_bytes():  # a run may be killed before the first line
         return pd.DataFrame(columns=list(columns))
     whole = path.read_text().rpartition("\n")[0]
-    return pd.read_csv(
-        io.StringIO(whole), keep_default_na=False, na_values=["nan"], low_memory=False, **as_written(pd.__version__)
-    )
+    settings: Any = {"dtype": dict.fromkeys(texts, str)} if texts else {}
+    settings |= {"keep_default_na": False, "na_values": ["nan"], "low_memory": False}
+    return pd.read_csv(io.StringIO(whole), **settings, **as_written(pd.__version__))
 
 
 def as_written(version: str) -> dict[str, Any]:

@@ -312,8 +312,10 @@ def test_a_condition_that_is_not_understood_is_one_line(tmp_path, wrong, said):
 def test_gaps_in_the_table_of_a_study_leave_the_other_cells(tmp_path):
     folder = tmp_path / claims.STUDIES
     folder.mkdir()
-    (folder / "s.csv").write_text("run,sigma,mse,date\none,1.0,,2026-01-01\ntwo,,0.5,2026-01-01")
+    (folder / "s.csv").write_text("run,sigma,mse,date\none,1.0,,2026-01-01\ntwo,,0.5,2026-01-01\n")
     assert claims.measurements(tmp_path).studies == {"s": {"one": {"sigma": 1.0}, "two": {"mse": 0.5}}}
+    (folder / "s.csv").write_text("run,mse\n1e-6,0.5\n0.10,failed\n1,2.5\n")  # names stay as written
+    assert claims.measurements(tmp_path).studies == {"s": {"1e-6": {"mse": 0.5}, "0.10": {}, "1": {"mse": 2.5}}}
     (folder / "s.csv").write_text("sigma\n1.0\n")
     with pytest.raises(RecordError, match="record the study again"):
         claims.measurements(tmp_path)

@@ -83,14 +83,14 @@ def _loss(config: ConfigView, score: Score, *arguments: object) -> Loss:
     assert isinstance(config.dataset, SeriesData)
     steps = config.dataset.judged_steps(config.evaluation.forecast_steps())
     test = backtest_of(config.dataset.windows(), config.dataset.split(Streams(config.seed)["data"])[0], steps)
-    choices, known = config.regularization.left_out(config).values, dict[str, np.ndarray]()
+    choices, known = config.regularization.left_out(config).values, dict[object, np.ndarray]()
 
     class BacktestLoss(Loss):
         def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
             found = super().__call__(vector, batch, gradient=False)
             kernel = self.kernel.with_flat(vector)
             inner = bare(kernel)
-            key = repr(sorted(inner.parameters.items()))
+            key = tuple((name, np.asarray(value).tobytes()) for name, value in sorted(inner.parameters.items()))
             if key not in known:
                 known[key] = test.errors(inner, choices, score.errors)
             best = int(known[key].argmin())

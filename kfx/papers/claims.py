@@ -16,6 +16,7 @@ from kfx.config.fields import Several, flag, nested, number, ranged
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.config.published import Quantity
+from kfx.files import read_rows
 from kfx.outcomes import ConfigError, RecordError
 from kfx.papers import tables
 from kfx.papers.numbers import Entry
@@ -210,7 +211,7 @@ def measurements(folder: Path, entries: Iterable[Entry] = ()) -> Measurements:
         if path.stem in names() and is_of_cells(path.stem):
             continue  # it has no runs
         try:
-            table = pd.read_csv(path).set_index("run").select_dtypes("number")
+            table = read_rows(path, texts=["run"]).set_index("run").apply(pd.to_numeric, errors="coerce")
         except (OSError, ValueError, KeyError) as error:
             raise RecordError(f"{path}: {' '.join(str(error).split())}; record the study again") from error
         studies[path.stem] = {
