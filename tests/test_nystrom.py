@@ -20,7 +20,7 @@ from kfx.evaluation.centres import chosen_centres
 from kfx.evaluation.disk_stores import DiskStores
 from kfx.evaluation.interpolants import Computed
 from kfx.evaluation.nystrom import Approximation, passed, solved
-from kfx.experiment.compose import composed, without_hydra
+from kfx.experiment.compose import composed, load, without_hydra
 from kfx.experiment.config import check
 from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
 from kfx.numerics.conjugate_gradients import LowRank, conjugate_gradients, solve
@@ -690,3 +690,23 @@ def test_two_processes_give_the_same_sums(kfx, in_folder):
     assert kfx(*RUN, "evaluation.centres=50", "hydra.run.dir=two", "cluster.workers=2")[0] == 0
     one, two = (pd.read_csv(f"{name}/predictions.csv")["prediction"] for name in ("one", "two"))
     assert np.allclose(one, two, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "solver"),
+    [
+        (["dataset.n_train=45000", "dataset.n_test=0", "evaluation=k_fold", "evaluation.memory=64GB"], "nystrom"),
+        (["dataset.n_train=36000", "dataset.n_test=0", "evaluation=k_fold", "evaluation.memory=64GB"], "cholesky"),
+        (["dataset.n_train=30000", "evaluation.memory=64GB"], "cholesky"),
+        (["dataset.n_train=5000", "evaluation.memory=100MB"], "nystrom"),
+        (["dataset.n_train=5000", "evaluation.memory=100MB", "evaluation.n_interpolation=[5000]"], "cholesky"),
+        (["dataset.n_train=5000", "evaluation.memory=1GB"], "cholesky"),
+    ],
+)
+def test_own_data_go_through_centres_where_a_fold_is_large_or_does_not_fit(words, solver):
+    config = load(["dataset=simulator", "dataset.function=friedman", *words])
+    assert config.evaluation.solver == solver
+    on_disk = "evaluation.n_interpolation=[5000]" in words
+    assert config.evaluation.calibration is not on_disk
+    if solver == "nystrom":
+        assert 100 * config.evaluation.approximation(config).centres ** 2 <= config.evaluation.memory_bytes()
