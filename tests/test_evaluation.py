@@ -268,6 +268,29 @@ def test_lambda_of_series_is_validated_on_blocks():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("count", [8, 20, 50, 51])
+@pytest.mark.parametrize("noisy", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_few_noisy_points_take_the_largest_lambda_that_is_as_good(count, noisy, seed):
+    rng = np.random.default_rng(seed)
+    x = torch.as_tensor(rng.normal(size=(count, 1)))
+    y = torch.sin(1.5 * x) + 0.1 * torch.as_tensor(rng.normal(size=(count, 1)))
+    candidates = [Regularization(10.0**k, "centered") for k in range(-11, 3)]
+    given = Matern(0.85, 2.5), x, y, candidates, None, None
+    found = np.array(errors_of_candidates(*given, np.random.default_rng(0), noisy=noisy))
+    plain = np.array(errors_of_candidates(*given, np.random.default_rng(0)))
+    chosen, least_ = int(found.argmin()), int(plain.argmin())
+    if not noisy or count > 50:
+        assert chosen >= least_, "more only where densities rule it out"
+        assert not noisy or plain[chosen] == plain[np.isfinite(found)].min()
+    else:
+        as_good = np.flatnonzero(
+            np.isfinite(found) & (found <= found[np.isfinite(found)].min() * (1 + 0.5 / count**0.5))
+        )
+        assert chosen == as_good.max()
+        assert candidates[chosen].value > 1e-6
+
+
 def test_densities_of_points_left_out_rule_out_lambdas_that_equal_points_contradict():
     """Against the densities of each point by a Gaussian process of the others, with the scale that fits best."""
     rng = np.random.default_rng(0)

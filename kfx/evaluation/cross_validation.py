@@ -26,6 +26,9 @@ _CONTRADICTED = 1.0
 """Nats by which the density of a point left out may be below that of a larger λ. One pair of equal points with
 different targets puts a tiny λ, which may predict the others best, some nats below: their errors are thousands of
 deviations."""
+_FEW, _AS_GOOD = 50, 0.5
+"""Of so few points errors hardly tell λ apart, and with a tiny one deviations beside a point are nearly 0: a larger λ
+is as good if its error is larger by at most this share, divided by √n."""
 _LEAST = 1e-14
 """The smallest reciprocal condition number with which eigenvalues have meaning."""
 
@@ -52,7 +55,7 @@ def errors_of_candidates(
 ) -> list[float]:
     """Return the sum of squared errors of each λ over random folds of at most `points` points; infinite where its
     matrix has no Cholesky factor, and, of `noisy` targets left out one by one in memory, where the errors contradict
-    the predicted variances.
+    the predicted variances, or, of few points, a larger λ is as good.
 
     folds: their number; None leaves out one point at a time, by an eigendecomposition, if the matrix fits in memory.
     x: (n, …). y: (n, outputs). points: None for all n. in_blocks: a fold is a block of successive points, as windows of
@@ -85,6 +88,10 @@ def errors_of_candidates(
         falling = np.argsort([-candidate.of(gram) for candidate in candidates])
         highest = np.maximum.accumulate(densities[falling])  # of a larger λ: copies of points make tiny ones look best
         errors[falling[densities[falling] < highest - _CONTRADICTED]] = math.inf
+        if len(order) <= _FEW:
+            values = np.array([candidate.of(gram) for candidate in candidates])
+            is_as_good = errors <= errors.min() * (1 + _AS_GOOD / math.sqrt(len(order)))
+            errors[values < values[is_as_good].max()] = math.inf
     return list(map(float, errors))
 
 
