@@ -29,6 +29,7 @@ from kfx.numerics.incidents import collect
 from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
+from kfx.outcomes import Event, NumericalError
 
 
 def table(n=40, m=15):
@@ -528,6 +529,23 @@ def test_validation_chooses_lambda_again_for_the_trained_kernel(kfx, in_folder):
     assert regressor.regularization_ == chosen
     mse = np.mean((regressor.predict(data.x_test) - data.y_test) ** 2)
     assert mse == run.evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item()
+
+
+def test_a_kernel_that_fails_at_the_most_points_ends_no_run(kfx, in_folder, monkeypatch):
+    from kfx.evaluation import scoring
+
+    usual = scoring._judge
+
+    def failing(subject, own, scoring_, every, found):
+        if found.n_interpolation == 40:
+            raise NumericalError(Event.NOT_POSITIVE_DEFINITE, "scripted")
+        return usual(subject, own, scoring_, every, found)
+
+    monkeypatch.setattr(scoring, "_judge", failing)
+    words = ["dataset=three_bumps", "dataset.n_train=40", "sampler.batch_size=20", "optimizer.iterations=2"]
+    code, _, err = kfx("run", *words, "evaluation.n_interpolation=[10,40]", "figures=false", "hydra.run.dir=r")
+    assert code == 0, err
+    assert load_run("r").metrics["status"] == "completed"
 
 
 def test_what_is_said_of_folds_is_said_of_the_most_points(kfx, in_folder):

@@ -292,7 +292,7 @@ def test_a_mean_is_drawn_only_where_no_repeat_failed(kfx, in_folder, sizes, fail
     lost &= run.evaluation["n_interpolation"] == 40
     run = replace(run, evaluation=run.evaluation.assign(value=run.evaluation["value"].mask(lost)))
     axes = evaluation.before_and_after(run).axes[0]
-    assert "2 failed" in axes.get_title(), "of two λ"
+    assert "2 evaluations failed" in axes.get_title(), "of two λ"
     for bars in axes.containers:
         (line_,) = bars.lines[:1]
         known = dict(zip(*(np.asarray(each) for each in line_.get_data()), strict=True))

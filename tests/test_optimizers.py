@@ -227,6 +227,14 @@ def test_a_point_of_a_grid_that_fails_is_not_judged_by_the_batches_on_which_it_w
     assert best.parameters["sigma"] == pytest.approx(1.0)
 
 
+def test_failures_on_a_batch_that_not_all_points_of_a_grid_see_do_not_count():
+    failure = NumericalError(Event.NOT_POSITIVE_DEFINITE, "scripted")
+    settings = {"parameter": "sigma", "bounds": (0.1, 10.0), "points": 3, "space": "log", "gradient": False}
+    loss = partial(Loss, scripted([0.1, 0.5, 0.9, failure, failure]), Regularization(1e-6, "centered"))
+    best = GridSearch(loss, FixedSampler(30), iterations=5, **settings).fit(RBF(1.0), bumps(), Streams(0), Rows())
+    assert best.parameters["sigma"] == pytest.approx(0.1)
+
+
 def test_lengths_are_found_again_in_a_draw():
     """σ = 1 from 150 points of a Gaussian process at distances of about 0.13: the likelihood within 15 %, ρ within a
     factor of 2: on one draw ρ need not have its minimum at the length that made the data."""

@@ -153,14 +153,15 @@ def test_failures_before_all_values_of_a_likelihood_lose_nothing(failures, least
     np.testing.assert_array_equal([row["incumbent"] for row in rows], np.fmin.accumulate(values))
 
 
-def test_a_search_goes_on_from_failures_as_if_it_had_never_stopped():
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 6])
+def test_a_search_goes_on_from_failures_as_if_it_had_never_stopped(stop):
     def answer(vector, call):
         return np.nan if call <= 2 else 300 + abs(np.log(vector[0]))
 
     def fit(iterations, state=None):
         box = {"bounds": (1e-2, 200.0), "space": "log", "noise": 1e-10, "recheck_threshold": 0.1}
         loss = Scripted(answer, is_ratio=False)
-        loss.kernel_evaluations = 0 if state is None else 2
+        loss.kernel_evaluations = 0 if state is None else stop
         optimizer = BayesianOptimization(
             lambda kernel, x, y: loss, FixedSampler(10, 0.5), iterations=iterations, initial_points=3, **box
         )
@@ -176,8 +177,9 @@ def test_a_search_goes_on_from_failures_as_if_it_had_never_stopped():
         return np.array(asked), optimizer.state()
 
     whole, _ = fit(8)
-    first, state = fit(2)
-    rest, _ = fit(6, state)
+    assert len(np.unique(whole, axis=0)) == len(whole), "no point twice"
+    first, state = fit(stop)
+    rest, _ = fit(8 - stop, state)
     np.testing.assert_array_equal(np.concatenate([first, rest]), whole)
 
 

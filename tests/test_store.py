@@ -950,7 +950,32 @@ def test_own_data_that_do_not_fit_in_memory_are_predicted_or_refused_at_once(kfx
         assert code == 0, err
         assert np.isfinite(pd.read_csv(io.StringIO(out))[["prediction", "deviation"]].to_numpy()).all()
     else:
-        assert "run it again with evaluation.solver=nystrom" in err
+        assert (
+            "the Gram matrix of 320 points does not fit in memory; run it again with a larger evaluation.memory" in err
+        )
+
+
+@pytest.mark.parametrize("memory", ["1.2MB", "1.7MB", "2.2MB"])  # a fold with its test points takes 1.42 MB
+@pytest.mark.parametrize("weights", [[], ["dataset.weights=w"]])
+def test_folds_count_their_test_points(kfx, in_folder, memory, weights):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 2))
+    y = np.exp(1.3 * np.sin(2 * x[:, 0]) + 0.2 * rng.normal(size=400))
+    pd.DataFrame(x, columns=["a", "b"]).assign(w=rng.integers(1, 4, 400), y=y).to_csv("d.csv", index=False)
+    words = ["dataset=table", "dataset.path=d.csv", "dataset.target=y", "dataset.test=0", "evaluation=k_fold", *weights]
+    words += [f"evaluation.memory={memory}", "evaluation.folds=3", "optimizer.iterations=2", "figures=false"]
+    code, _, err = kfx("run", *words, "hydra.run.dir=r")
+    taken = 266**2 * 16 + 266 * 134 * 8
+    fits = float(memory[:-2]) * 1e6 >= taken
+    if weights and not fits:
+        assert code == 2
+        assert "dataset.weights=w: needs the Gram matrix of" in err
+        return
+    assert code == 0, err
+    run = load_run("r")
+    assert run.config.evaluation.solver == ("cholesky" if fits else "nystrom")
+    assert run.config.evaluation.centres == (None if fits else int((float(memory[:-2]) * 1e4) ** 0.5))
+    assert not run.evaluation["value"].isna().any()
 
 
 def test_calibration_on_disk_is_refused(kfx, in_folder):

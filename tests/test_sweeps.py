@@ -10,6 +10,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import kfx
+from kfx import load_run
 from kfx.experiment import hydra_node
 from kfx.experiment.compose import composed
 from kfx.experiment.plan import Plan
@@ -141,12 +142,14 @@ def test_a_job_that_an_earlier_run_answers_has_its_value(kfx, in_folder):
     words = ["dataset=three_bumps", "optimizer=none", "dataset.n_train=20", "sampler.batch_size=10", "figures=false"]
     assert kfx("run", *words, "hydra.run.dir=s/first")[0] == 0
     plan = Plan.of_words([*words, "resume=true"])
+    measured = load_run("s/first").evaluation.query("kernel == 'trained' and metric == 'mse'")
     for directory in (Path("s/first"), Path("s/second")):  # the second has no folder
         job = Job(plan, directory, search_roots(Path("s")))
-        assert sweep.ended(job).resolve() == Path("s/first").resolve()
-        assert sweep.loss(sweep.ended(job)) == pytest.approx(sweep.loss(Path("s/first")))
-    other = Job(Plan.of_words(words), Path("s/second"), search_roots(Path("s")))
-    assert sweep.loss(sweep.ended(other)) is None, "without resume=true no earlier run counts"
+        assert sweep.loss(job) == pytest.approx(measured["value"].item())
+    alone = Job(Plan.of_words(words), Path("s/second"), search_roots(Path("s")))
+    assert sweep.loss(alone) is None, "without resume=true no earlier run counts"
+    other = Job(Plan.of_words([*words, "resume=true", "kernel.sigma=9"]), Path("s/first"), search_roots(Path("s")))
+    assert sweep.loss(other) is None, "its folder holds a run of another config"
 
 
 def test_a_defect_in_one_job_stops_no_other(kfx, in_folder, monkeypatch):

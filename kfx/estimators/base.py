@@ -73,9 +73,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         principal components; {"kernels": "separate"} learns a kernel for each.
     solver : str
         "cholesky"; or "nystrom", for many points: through centres, from one pass over all points. "auto": cholesky, and
-        nystrom for more than 30000 points or where centres or choose is given.
+        nystrom for more than 30000 points, or that do not fit in memory, or where centres or choose is given.
     centres : int
-        With nystrom: the number of centres; None: 2000, or all points where they are fewer.
+        With nystrom: the number of centres; None: 2000, or as many as there are points, or as fit in memory.
     choose : str
         With nystrom: how centres are chosen, as `evaluation.choose`; None: "rpcholesky".
     n_interpolation : int

@@ -135,18 +135,19 @@ def require_targets(y: Any, *, numbers: bool = False) -> None:
     dates and durations, whose numbers depend on a unit."""
     if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
         raise ValueError(f"y has {y.size - y.count()} masked values; leave these rows out")
-    values = np.asarray(y)
-    if values.dtype == object:
+    try:
+        values = np.asarray(y)
+    except ValueError:
+        return  # scikit-learn tells rows of several lengths, as it does None
+    if values.dtype == object and y is not None:
         import pandas as pd
 
         if missing := int(pd.isna(values).sum()):
             raise ValueError(f"y has {missing} missing {'value' if missing == 1 else 'values'}; leave these rows out")
-    if not numbers:
-        types = (
-            {type(v).__name__ for v in values.flat if not isinstance(v, np.generic)} if values.dtype == object else {}
-        )
-        if len(types) > 1 and "str" in types:
+        types = {type(v.item() if isinstance(v, np.generic) else v).__name__ for v in values.flat}
+        if not numbers and values.ndim == 1 and len(types) > 1 and "str" in types:
             raise ValueError(f"y holds classes of several types, {', '.join(sorted(types))}; give one type")
+    if not numbers:
         return
     times = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
     if values.dtype.kind in "mM" or (values.dtype == object and any(isinstance(v, times) for v in values.flat)):

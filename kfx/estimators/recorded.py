@@ -31,6 +31,7 @@ from kfx.kernels import Kernel
 from kfx.kernels.regularized import bare
 from kfx.numerics import calibration, threads
 from kfx.numerics.arrays import some_of
+from kfx.numerics.memory import bytes_in_memory
 from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
@@ -117,10 +118,10 @@ class Model:
                     exact = recorded_exact(run.directory, kernel, arithmetic.tensor(x), torch.as_tensor(y), say)
                 if exact is not None:
                     return Predictor(kernel, exact, units, arithmetic)
-            if 16 * len(order) ** 2 > config.evaluation.memory_bytes():
+            if bytes_in_memory(len(order), 0, machine.dtype.itemsize) > config.evaluation.memory_bytes():
                 raise RecordError(
-                    f"{run.directory}: the Gram matrix of {len(order)} points does not fit in memory, and a matrix on "
-                    "disk leaves no solution; run it again with evaluation.solver=nystrom"
+                    f"{run.directory}: has no solution, and the Gram matrix of {len(order)} points does not fit in "
+                    "memory; run it again with a larger evaluation.memory"
                 )
             return Predictor.solved(kernel, x, y, found, units, arithmetic, weights)
 

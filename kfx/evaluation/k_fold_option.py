@@ -44,6 +44,9 @@ class KFoldOption(EvaluationOption):
     def fold_size(self, n: int) -> int:
         return n - math.ceil(n / self.folds)
 
+    def test_size(self, config: ConfigView) -> int:
+        return math.ceil(config.dataset.size() / self.folds)
+
     def parts(self, whole: Dataset, rng: np.random.Generator) -> list[Dataset]:
         from kfx.data.splits import folds
 

@@ -120,7 +120,7 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         None,
         f"whole >= 2 and <= {_MOST_CENTRES}",
         "with solver=nystrom: number of centres",
-        null="2000, or all points where they are fewer",
+        null="2000, or as many as there are points, or as fit in memory",
     )
     choose: str | None = word(
         CENTRES,
@@ -174,6 +174,8 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         if self.calibration is None:
             is_exact = solver == "cholesky" and not replace(self, solver=solver).goes_on_disk(config)
             changes["calibration"] = config.dataset.is_own and (is_exact or solver == "nystrom")
+        if self.centres is None and solver == "nystrom":
+            changes["centres"] = self._usual_centres(config)
         own = self.regularization
         if own.value is None and config.regularization.leaves_choice_to_evaluation(config):
             changes["regularization"] = replace(own, value=left_out_by(config))
@@ -185,7 +187,8 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
             return True
         takes = config.dataset.is_own and not config.dataset.is_series and self.n_interpolation is None
         separate = config.outputs.kernels == "separate" or config.outputs.reduce != "none"
-        if not takes or separate or self.rho:
+        needs_exact = separate or self.rho or getattr(self, "draws", 0) > 0
+        if not takes or needs_exact:
             return False
         try:
             n = config.training_size()
@@ -204,11 +207,15 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         """How many of n training points a kernel is trained on."""
         return n
 
+    def test_size(self, config: ConfigView) -> int:
+        """How many test points a kernel has, as far as it is known before the data are read."""
+        return config.dataset.test_size() or 0
+
     def bytes_of(self, config: ConfigView, n: int) -> int:
         """Bytes of an evaluation with n interpolation points in memory."""
         from kfx.numerics.memory import bytes_in_memory
 
-        return bytes_in_memory(n, config.dataset.test_size() or 0, _ITEMSIZE[config.device.dtype])
+        return bytes_in_memory(n, self.test_size(config), _ITEMSIZE[config.device.dtype])
 
     def goes_on_disk(self, config: ConfigView, n: int | None = None) -> bool:
         """Whether the Gram matrix of n interpolation points does not fit in memory. n: None for the most of them."""
@@ -224,14 +231,21 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
 
         return self.memory or machine_bytes() // 2
 
+    def _usual_centres(self, config: ConfigView) -> int:
+        """The number of centres where none is asked for."""
+        fitting = int((self.memory_bytes() / BYTES_OF_CENTRES) ** 0.5)
+        try:
+            return max(min(_USUAL_CENTRES, config.training_size(), fitting), 2)
+        except DataError:  # reported by the check
+            return _USUAL_CENTRES
+
     def approximation(self, config: ConfigView) -> Approximation | None:
         """The settings of Nyström regression; None with another solver."""
         if self.solver != "nystrom":
             return None
         from kfx.evaluation.nystrom import Approximation
 
-        fitting = int((self.memory_bytes() / BYTES_OF_CENTRES) ** 0.5)
-        count = self.centres or min(_USUAL_CENTRES, config.training_size(), fitting)
+        count = self.centres or self._usual_centres(config)
         return Approximation(count, self.choose or "rpcholesky", config.regularization.build(), config.seed)
 
     def parts(self, whole: Dataset, rng: np.random.Generator) -> list[Dataset]:

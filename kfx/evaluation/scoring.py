@@ -192,6 +192,9 @@ def _system(
     if disk is not None and disk.takes(len(points), len(x_test), points.element_size()):
         from kfx.evaluation.on_disk import OnDisk
 
+        if weights is not None:
+            raise NumericalError(Event.EVALUATION_FAILED, "weights need a Gram matrix in memory")
+
         store = held.enter_context(disk.store(kernel, points, x_test))
         return OnDisk(store, disk, kernel, x_test, len(points), scoring.solver, scoring.tolerance)
     return InMemory(kernel, points, x_test, scoring.solver, scoring.rcond, scoring.tolerance, weights)

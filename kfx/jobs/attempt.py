@@ -148,4 +148,4 @@ def start(
     roots = search_roots(own.parent if settings.mode == RunMode.MULTIRUN else own)
     number = int(OmegaConf.select(settings, "job.num") or 0) + 1
     job = Job(plan, own, roots, number, jobs)
-    return run_jobs([job]), sweep.loss(sweep.ended(job))
+    return run_jobs([job]), sweep.loss(job)

@@ -66,6 +66,5 @@ def _returned(words: list[str], job: Job | None) -> JobReturn:
     done = JobReturn(overrides=words, task_name="kfx", status=JobStatus.COMPLETED)
     done.return_value = None
     if job is not None:
-        directory = sweep.ended(job)
-        done.working_dir, done.return_value = str(directory), sweep.loss(directory)
+        done.working_dir, done.return_value = str(job.directory), sweep.loss(job)
     return done

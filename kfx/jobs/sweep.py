@@ -59,17 +59,14 @@ def jobs_in(folder: Path) -> list[tuple[list[str], str]]:
     return [(typed_words(run.directory), str(run.identity)) for run in found]
 
 
-def ended(job: Job) -> Path:
-    """The directory of a job's run: its own, or with `resume=true` that of an earlier run of the same identity."""
-    if not job.plan.config.resume or (job.directory / "metrics.json").exists():
-        return job.directory
-    found = earlier(job.plan.identity, job.roots)
-    return job.directory if found is None else found.directory
-
-
-def loss(directory: Path) -> float | None:
-    """The value that a sweeper minimises: the trained kernel's error rate, or its MSE; None if the run has neither."""
-    row = _row([], "", Found(directory, metrics_in(directory)))
+def loss(job: Job) -> float | None:
+    """The value that a sweeper minimises: the trained kernel's error rate, or its MSE; None if the job has no run, or
+    this has neither. With `resume=true` the run may be an earlier one elsewhere."""
+    found = earlier(job.plan.identity, job.roots) if job.plan.config.resume else None
+    found = found or Found(job.directory, metrics_in(job.directory))
+    if found.identity != job.plan.identity:
+        return None
+    row = _row([], "", found)
     if not isinstance(row["value"], float):
         return None
     return 1 - row["value"] if row["metric"] == "accuracy" else row["value"]

@@ -135,6 +135,7 @@ class BayesianOptimization(Optimizer):
         try:
             if self.history and math.isnan(self.history[-1][1]) and not math.isnan(told):
                 self._repeat([(point, told) for point, _ in self.history])
+                _quietly(self._search().ask)  # for the present point
             self._hear(self.vector.tolist(), told)
         except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
             detail = f"the surrogate cannot be fitted to values as far apart as {told:.3g} ({error})"

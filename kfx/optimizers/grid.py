@@ -60,12 +60,13 @@ class GridSearch(Optimizer):
         return iteration % self.n > 0
 
     def ask(self, iteration: int, batch: Batch) -> Question:
-        self.point = iteration % self.n
+        self.point, done = iteration % self.n, iteration // self.n
+        self.is_whole_pass = (done + 1) * self.n <= self.iterations
         return Question(self._at(self.point), self.gradient)
 
     def tell(self, evaluation: Evaluation) -> Row:
         if evaluation.failed:
-            self.failures[self.point] += 1
+            self.failures[self.point] += self.is_whole_pass  # the other points do not see the last batch of a part
         else:
             self.totals[self.point] += evaluation.objective
             self.counts[self.point] += 1
@@ -75,7 +76,7 @@ class GridSearch(Optimizer):
     def result(self) -> Kernel:
         if not self.counts.any():
             raise NumericalError(Event.DIVERGED, "the objective could not be evaluated anywhere on the grid")
-        # a mean over the batches on which a point happened to work is none over the others' batches
+        # a point that fails on more batches than others has no mean that compares with theirs
         is_whole = (self.counts > 0) & (self.failures == self.failures[self.counts > 0].min())
         means = np.where(is_whole, self.totals / np.maximum(self.counts, 1), np.inf)
         return self.kernel.with_flat(self._at(int(np.argmin(means))))

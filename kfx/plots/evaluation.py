@@ -72,7 +72,7 @@ def before_and_after(run: Run) -> Figure | None:
     sizes = sorted(table["n_interpolation"].unique())
     fixed = [] if varied else [f"$N_I$ = {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "")]
     counts = [f"{count} {several}"] if count > 1 else []
-    return finish(picture, axes, run, *fixed, *counts, *([f"{failures} failed"] if failures else []))
+    return finish(picture, axes, run, *fixed, *counts, *([f"{failures} evaluations failed"] if failures else []))
 
 
 def _draw_bound(axes: Axes, table: pd.DataFrame) -> None:
@@ -88,7 +88,7 @@ def _draw_bound(axes: Axes, table: pd.DataFrame) -> None:
 
 def _against_points(axes: Axes, table: pd.DataFrame) -> None:
     several = table["configured_regularization"].nunique() > 1
-    random = table[table["kernel"].str.startswith("random")]
+    random = table[table["kernel"].str.startswith("random") & table["is_whole"]]
     if not random.empty:
         random = random[random["configured_regularization"] == random["configured_regularization"].iloc[0]]
         by_size = random.groupby(["n_interpolation", "kernel"])["value"].mean().groupby("n_interpolation")
@@ -121,7 +121,7 @@ def _against_points(axes: Axes, table: pd.DataFrame) -> None:
 def _from_initial_to_trained(axes: Axes, table: pd.DataFrame) -> None:
     several = table["configured_regularization"].nunique() > 1
     first = table[table["configured_regularization"] == table["configured_regularization"].iloc[0]]
-    random = first[first["kernel"].str.startswith("random")].groupby("kernel")["value"].mean()
+    random = first[first["kernel"].str.startswith("random") & first["is_whole"]].groupby("kernel")["value"].mean()
     if len(random):
         label = f"{len(random)} random kernels"
         axes.axhspan(random.min(), random.max(), color=FAINT, alpha=0.5, linewidth=0, label=label, zorder=0)

@@ -162,8 +162,8 @@ class Record:
     # ---- while it runs
 
     def spent(self) -> tuple[dict[str, float], dict[str, int]]:
-        """The seconds of each stage and its peak memory, of all processes of the run so far: entries of `metrics.json`
-        to be added to."""
+        """The seconds of each stage and its peak memory, of all processes of the run so far, but for what a kill lost:
+        entries of `metrics.json` to be added to."""
         timing = self.metrics.setdefault("timing", {})
         if self.restored is not None:  # a process that was killed has written no entry
             timing["fit_seconds"] = max(timing.get("fit_seconds", 0.0), self.restored["seconds"])

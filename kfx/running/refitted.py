@@ -179,7 +179,7 @@ def _inflation(errors: np.ndarray, deviations: np.ndarray, y: np.ndarray) -> flo
     # no mean of squared errors, of which one point can be all: a training point's twin has nearly no deviation
     covering = np.nanquantile(errors / deviations, COVERED) / ndtri((1 + COVERED) / 2)
     most = np.sqrt(y.var(axis=0).mean() / np.nanmean(np.square(deviations)))
-    return max(float(min(covering, most)), 1.0)
+    return float(np.fmax(min(covering, most), 1.0))
 
 
 def best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) -> Kept:

@@ -257,6 +257,8 @@ def of_predictions(
                 by_regularization.setdefault(row["configured_regularization"], {})[row["repeat"]] = row["value"]
         if by_regularization:  # the best of several λ
             best[kernel] = pick(by_regularization.values(), key=lambda values: float(np.mean(list(values.values()))))
+    if "trained" not in best:  # it failed at the most points
+        return
     value = float(np.mean(list(best["trained"].values())))
     constant = float(np.mean([constants[of_part[repeat]] for repeat in best["trained"]]))
     if value <= constant if metric == "accuracy" else value >= 0.999 * constant:
