@@ -64,6 +64,7 @@ def test_the_band_around_the_curve_holds_the_share_of_targets_that_is_promised(k
     (axes,) = curve.fitted_curve(load_run("r")).axes
     (band,) = axes.collections
     assert band.get_label() == "95 % of targets"
+    assert axes.get_xlabel() == "x after normalize"
     own = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
     half = ndtri(0.975) * own.get("deviation", 0)  # without `low` and `high` targets are normally distributed
     low, high = own.get("low", own["prediction"] - half), own.get("high", own["prediction"] + half)

@@ -30,7 +30,10 @@ def fitted_curve(run: Run) -> Figure | None:
         x = arrays["x_test"][:, 0]
         order = np.argsort(x)
         picture, (axes,) = figure()
-        axes.plot(x[order], arrays["y_test"][order, 0], color=FAINT, linewidth=4, label="target")
+        own = (
+            {"marker": "o", "linestyle": ""} if "path" in run.config.dataset else {"linewidth": 4}
+        )  # noise has no curve
+        axes.plot(x[order], arrays["y_test"][order, 0], color=FAINT, label="target", **own)
         last = "trained" if any(key.startswith("trained/") for key in arrays) else "initial"
         curves = (
             ("initial", largest, INITIAL, "--"),
@@ -50,7 +53,9 @@ def fitted_curve(run: Run) -> Figure | None:
         axes.plot(
             arrays["x_train"][:, 0], arrays["y_train"][:, 0], ".", color=DATA, markersize=4, label="training points"
         )
-    axes.set(xlabel="x", ylabel="y")
+    (prepared, *_) = run.metrics.get("preparation") or [{}]
+    steps = prepared.get("preprocess", run.config.dataset.preprocess)
+    axes.set(xlabel="x after " + ", ".join(steps) if steps else "x", ylabel="y")
     axes.margins(y=0.1)
     return finish(picture, axes, run, f"$N_I$ = {largest}")
 
