@@ -30,10 +30,11 @@ from kfx.kernels import (
 from kfx.kernels.ard import ARD
 from kfx.kernels.covariance import OfOuterProducts
 from kfx.kernels.names import lengths_of
-from kfx.kernels.starts import candidates, with_smooth_part
+from kfx.kernels.starts import candidates
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, DataError
+from kfx.running.refitted import with_smooth_part
 
 README = Path(__file__).parent.parent / "README.md"
 

@@ -248,13 +248,37 @@ def test_measures_of_a_real_forecast(scripts, sales, monkeypatch):
         return truth + 2.0, truth - np.arange(steps) + 5, np.full(steps, np.inf)
 
     monkeypatch.setitem(real.METHODS, "above", above)
-    found = real.measured("sales", 60, "above")
+    found = real.measured("sales", 60, "above", has_gaps=False)
     naive = np.abs(np.resize(sales.values[48:60], 24) - sales.values[60:84]).max()
     assert found["mase"] == pytest.approx(2 / np.abs(sales.values[12:60] - sales.values[:48]).mean())
     assert found["worst"] == pytest.approx(2 / naive)
     assert found["coverage"] == pytest.approx(19 / 24)
-    assert real.measured("sales", 60, "seasonal naive")["worst"] == pytest.approx(1)
-    assert real.measured("sales", 60, "seasonal naive")["coverage"] == ""
+    naive = real.measured("sales", 60, "seasonal naive", has_gaps=False)
+    assert naive["worst"] == pytest.approx(1)
+    assert naive["coverage"] == ""
+
+
+def test_gaps_of_real_series_are_filled_for_all_but_kfx(scripts, sales, monkeypatch):
+    real, given = scripts.real_forecasts, {}
+
+    def noting(name):
+        def run(known, steps, season):
+            given[name] = known
+            return np.zeros(steps), None, None
+
+        return run
+
+    for name in ("kfx", "Theta"):
+        monkeypatch.setitem(real.METHODS, name, noting(name))
+    found = [real.measured("sales", 60, method, has_gaps=True) for method in ("kfx", "Theta")]
+    missing = np.isnan(given["kfx"])
+    assert 0 < missing.sum() < 20
+    np.testing.assert_array_equal(given["kfx"][~missing], sales.values[:60][~missing])
+    np.testing.assert_array_equal(given["Theta"][~missing], sales.values[:60][~missing])
+    assert np.isfinite(given["Theta"]).all()
+    real.measured("sales", 60, real.FILLED, has_gaps=True)
+    np.testing.assert_array_equal(given["kfx"], given["Theta"])
+    assert found[0] == found[1], "errors are of the whole series"
 
 
 def test_methods_forecast_a_trend_and_a_season(scripts, sales, monkeypatch):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kfx import load_run
+from kfx.experiment.plan import Plan
 from kfx.export.finished import read
+from kfx.jobs.job import Job
 from kfx.jobs.sweep import loss
 from kfx.record.findings import Findings, mean_of
 from kfx.report.run_page import view
@@ -47,7 +49,8 @@ def test_several_lambdas_are_shown_each_and_the_first_leads_everywhere(kfx, in_f
     assert len({row[2] for row in shown}) == 2
     (finished,), _ = read([in_folder / "r"])
     assert finished.results()["trained.mse"] == pytest.approx(first, rel=1e-12)
-    assert loss(in_folder / "r") == pytest.approx(first, rel=1e-12)
+    job = Job(Plan.of_words([*WORDS, *SEVERAL]), in_folder / "r", [in_folder])
+    assert loss(job) == pytest.approx(first, rel=1e-12)
     assert f"mse {shown[0][2]}" in kfx("runs", ".")[1]
 
 

@@ -556,7 +556,7 @@ def test_a_run_and_an_estimator_agree(kfx, in_folder):
 )
 def test_many_points_of_own_data_go_through_centres(words, solver):
     said = {word.partition("=")[0] for word in words}
-    usual = ["dataset=simulator", "dataset.n_train=30001"]
+    usual = ["dataset=simulator", "dataset.n_train=30001", "evaluation.memory=64GB"]
     raw = composed([*(word for word in usual if word.partition("=")[0] not in said), *words])
     assert check(without_hydra(raw)).evaluation.solver == solver
 

@@ -75,6 +75,8 @@ def derived(rows: Sequence[TableRow], parts: Mapping[int, Dataset]) -> list[Tabl
     return found
 
 
+COMPARED = ("initial", "trained")
+"""Kernels whose predictions are kept."""
 _PLACE = ["n_interpolation", "configured_regularization", "metric"]
 
 

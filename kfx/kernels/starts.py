@@ -64,17 +64,6 @@ def with_one_length(start: KernelOption, kernel: ARD, part: Points) -> Kernel:
     return _with_length(alone, start.initial, _lengths(start.initial, alone, part), is_bounded=True)
 
 
-def with_smooth_part(kernel: ARD) -> ARD | None:
-    """Return the kernel with its smooth part alone, its roughness at the lower bound; None if it has no rough part."""
-    if "roughness" not in kernel.parameters:
-        return None
-    least, _ = kernel.limits["roughness"]
-    stretch = np.maximum(kernel.parameters["stretch"], 1.0)  # so that the smooth part's lengths are the kernel's
-    return kernel.with_parameters(roughness=least, stretch=stretch).training(
-        {*kernel.trainable} - {"roughness", "stretch"}
-    )
-
-
 def _lengths(how: str, kernel: Kernel, part: Points) -> float | np.ndarray:
     """Return the kernel's length computed from the points, or the length of each feature, (features,).
 

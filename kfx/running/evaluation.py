@@ -13,9 +13,9 @@ import numpy as np
 from kfx.config.metrics import better_of
 from kfx.evaluation import predictions
 from kfx.evaluation.options import Split, TestPointsOption
-from kfx.evaluation.results import Result, changes, derived, place_of, summary
-from kfx.evaluation.scoring import Keep, Scoring, evaluate, interpolation_order, metric_names
-from kfx.files import Document, whole_file
+from kfx.evaluation.results import COMPARED, Result, changes, derived, summary
+from kfx.evaluation.scoring import Keep, Scoring, evaluate, metric_names
+from kfx.files import Document
 from kfx.kernels import Kernel
 from kfx.kernels.regularized import bare
 from kfx.kernels.starts import random_kernel
@@ -31,10 +31,8 @@ from kfx.running.left_out import fixed_on, with_selected
 from kfx.screen.progress import Steps, say
 
 if TYPE_CHECKING:
-    from kfx.evaluation.rollout import Rollout
+    pass
 
-_COMPARED = ("initial", "trained")
-"""Kernels whose predictions are kept."""
 _FORECASTS = ("/forecast", "/attractor")
 """Ends of the names of arrays that tables of forecasts are made of."""
 
@@ -58,12 +56,11 @@ def evaluate_kernels(
     if (selection := config.evaluation.selected(config)).is_chosen:
         kernels = _with_selected(context, kernels, starts, selection)
     rows, failures = _evaluated(context, record, kernels, splits, scoring)
-    if scoring.rollout is not None:
-        _write_forecasts(context, record, scoring.rollout, scoring.regularizations[0].value)
-    if isinstance(config.evaluation, TestPointsOption) and config.evaluation.draws:
-        _draw_subsets(context, record, config.evaluation, kernels["trained"][-1], scoring)
-    if config.kernel_check:
-        _check_products(context, kernels["trained"][-1], splits[-1][2], scoring)
+    has_draws = isinstance(config.evaluation, TestPointsOption) and config.evaluation.draws
+    if scoring.rollout is not None or has_draws or config.kernel_check:
+        from kfx.running.further_tables import write
+
+        write(context, record, kernels["trained"][-1], splits[-1][2], scoring)
     of_trained = [row["value"] for row in rows if row["kernel"] == "trained" and row["metric"] in ("accuracy", "mse")]
     if not np.isfinite(of_trained).any():
         why = failures[-1] if failures else "see evaluation.csv"
@@ -87,43 +84,6 @@ def evaluate_kernels(
         if config.follow.windows:
             entries["windows"] = window_rows(record.directory, config.follow.windows, of_flow, whole)
     return entries
-
-
-def _write_forecasts(context: RunContext, record: Record, rollout: Rollout, regularization: float) -> None:
-    """Write `forecasts.csv`, and `attractor.csv` of free runs: each origin and step, by the initial and the trained
-    kernel at the largest N_I and the first λ."""
-    from kfx.evaluation import rollout as of_series
-
-    series = context.parts[0].series
-    assert series is not None
-    size = max(context.config.evaluation.n_interpolation or [len(context.parts[0].x_train)])
-    written = {"forecast": ("forecasts.csv", rollout)}
-    if rollout.attractor_steps is not None:
-        written["attractor"] = ("attractor.csv", rollout.of_attractors)
-    for kind, (file, of_kind) in written.items():
-        rows: list[Document] = []
-        for name in _COMPARED:
-            kept = record.evaluations.arrays(name)
-            if (found := kept.get(f"{place_of(name, size, 0, regularization)}/{kind}")) is not None:
-                rows += of_series.rows(name, found, of_kind, series)
-        columns = [f"{what}.{name}" for name in series.coordinates for what in of_series.kinds(of_kind)]
-        context.notes.table(file, [*of_series.COLUMNS, *columns], rows)
-
-
-def _draw_subsets(
-    context: RunContext, record: Record, node: TestPointsOption, kernel: Kernel, scoring: Scoring
-) -> None:
-    """Evaluate many draws of a few interpolation points: all into `draws.csv`, the best and the worst into
-    `draws.npz`."""
-    from kfx.evaluation.draws import COLUMNS, errors_of_draws, extremes
-
-    data = context.parts[-1]
-    order = interpolation_order(data, node.balanced, context.streams["draws"])
-    size = min(node.n_interpolation or [len(order)])
-    rows, parts = errors_of_draws(kernel, data, context.tensors[-1], order, size, node.draws, scoring)
-    context.notes.table("draws.csv", COLUMNS, rows)
-    with whole_file(record.directory / "draws.npz") as stream:
-        np.savez(stream, **extremes(rows, parts, data))  # type: ignore[arg-type]
 
 
 def _with_selected(
@@ -192,7 +152,7 @@ def _evaluated(
             if name != "initial" and name in unchanged:  # the same rows
                 initial = [row for row in rows if row["kernel"] == "initial" and row["repeat"] not in done]
                 same = [row | {"kernel": name} for row in initial]
-                if name in _COMPARED:
+                if name in COMPARED:
                     files.predicted_alike("initial", name, {row["repeat"] for row in same})
                 files.add(same)
                 rows += same
@@ -207,7 +167,7 @@ def _evaluated(
                     keep = keep_solution if is_trained and repeat == kept else None
                     results = _results(context, of_fold, fold, order, scoring, inflation, keep)
                     _keep(files, name, repeat, results, every=config.evaluation.save_predictions or is_curve)
-                    if name in _COMPARED and (arrays := _at_largest(results).arrays):
+                    if name in COMPARED and (arrays := _at_largest(results).arrays):
                         files.predicted(name, repeat, predictions.columns(arrays, folds[fold]))
                     measured = [row for result in results for row in result.rows(name, repeat)]
                     files.add(measured)
@@ -256,13 +216,3 @@ def _keep(files: Evaluations, name: str, repeat: int, results: Sequence[Result],
     arrays = {key: array for result in results for key, array in result.named(name, repeat).items()}
     if kept := arrays if every else {key: array for key, array in arrays.items() if key.endswith(_FORECASTS)}:
         files.keep(kept)
-
-
-def _check_products(context: RunContext, kernel: Kernel, order: np.ndarray, scoring: Scoring) -> None:
-    from kfx.evaluation import device_products
-
-    x_train, _, x_test = context.tensors[-1]
-    sizes = context.config.evaluation.n_interpolation or [len(x_train)]
-    own = scoring.regularization(kernel)
-    found = device_products.compare(kernel, context.parts[-1], x_train, x_test, order, sizes, own)
-    context.notes.table("kernel_check.csv", device_products.COLUMNS, found)

@@ -26,7 +26,7 @@ from kfx.files import Document
 from kfx.kernels import Kernel, Regularized
 from kfx.kernels.ard import ARD
 from kfx.kernels.regularized import bare
-from kfx.kernels.starts import candidates, with_one_length, with_smooth_part
+from kfx.kernels.starts import candidates, with_one_length
 from kfx.numerics.arrays import in_numpy, some_of
 from kfx.numerics.calibration import COVERED
 from kfx.numerics.streams import Streams
@@ -213,6 +213,17 @@ def best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) ->
         if is_fitted and context.parts[part].labels_train is None:  # it may be too sure
             context.inflation[part] = inflations[best]
         return Kept(_for_each_feature(found, start, data[0]) if how == "one_length" else found, how)
+
+
+def with_smooth_part(kernel: ARD) -> ARD | None:
+    """Return the kernel with its smooth part alone, its roughness at the lower bound; None if it has no rough part."""
+    if "roughness" not in kernel.parameters:
+        return None
+    least, _ = kernel.limits["roughness"]
+    stretch = np.maximum(kernel.parameters["stretch"], 1.0)  # so that the smooth part's lengths are the kernel's
+    return kernel.with_parameters(roughness=least, stretch=stretch).training(
+        {*kernel.trainable} - {"roughness", "stretch"}
+    )
 
 
 def _for_each_feature(alone: Kernel, start: Kernel, x: torch.Tensor) -> Kernel:
