@@ -52,6 +52,11 @@ def place_of(kernel: str, n_interpolation: int, repeat: int, configured: float) 
     return f"{kernel}/{n_interpolation}/{repeat}/{configured!r}"
 
 
+def of_place(arrays: Mapping[str, np.ndarray], place: str) -> dict[str, np.ndarray]:
+    """A result's arrays by their own names, out of those of `predictions.npz`. place: of `place_of`."""
+    return {key.removeprefix(f"{place}/"): arrays[key] for key in arrays if key.startswith(f"{place}/")}
+
+
 def derived(rows: Sequence[TableRow], parts: Mapping[int, Dataset]) -> list[TableRow]:
     """Rows of what follows from each `mse` of values: `rmse`, and `r2`, the share of the test targets' variance about
     their means that is predicted; NaN where they do not vary.

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import ndtri
 
-from kfx.evaluation.results import place_of
+from kfx.evaluation.results import of_place, place_of
 from kfx.numerics.calibration import COVERED
 from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, finish
 from kfx.record.reading import Run
@@ -30,9 +30,8 @@ def fitted_curve(run: Run) -> Figure | None:
         x = arrays["x_test"][:, 0]
         order = np.argsort(x)
         picture, (axes,) = figure()
-        own = (
-            {"marker": "o", "linestyle": ""} if "path" in run.config.dataset else {"linewidth": 4}
-        )  # noise has no curve
+        # targets with noise lie on no curve
+        own = {"marker": "o", "linestyle": ""} if "path" in run.config.dataset else {"linewidth": 4}
         axes.plot(x[order], arrays["y_test"][order, 0], color=FAINT, label="target", **own)
         last = "trained" if any(key.startswith("trained/") for key in arrays) else "initial"
         curves = (
@@ -41,13 +40,13 @@ def fitted_curve(run: Run) -> Figure | None:
             (last, largest // 2, TRAINED if last == "trained" else INITIAL, ":"),
         )
         for name, points, colour, style in curves:
-            key = place_of(name, points, 0, float(regularization))
-            if f"{key}/mean" not in arrays:
+            result = of_place(arrays, place_of(name, points, 0, float(regularization)))
+            if "mean" not in result:
                 continue
-            mean = arrays[f"{key}/mean"][order, 0]
+            mean = result["mean"][order, 0]
             at = "" if points == largest else f", $N_I$ = {points}"
             axes.plot(x[order], mean, style, color=colour, label=f"{name} kernel{at}")
-            if style == "-" and (band := _band(arrays, key)):
+            if style == "-" and (band := _band(result)):
                 low, high, label = band
                 axes.fill_between(x[order], low[order], high[order], color=colour, alpha=0.15, label=label)
         axes.plot(
@@ -60,17 +59,16 @@ def fitted_curve(run: Run) -> Figure | None:
     return finish(picture, axes, run, f"$N_I$ = {largest}")
 
 
-def _band(arrays: Mapping[str, np.ndarray], key: str) -> tuple[np.ndarray, np.ndarray, str] | None:
-    """The ends of a band around the prediction at the test points, (m,) each, and what it is: where 95 % of targets are
-    expected, or else what the kernel's posterior variance says."""
-    found = {name: arrays[f"{key}/{name}"] for name in ("low", "high", "deviation") if f"{key}/{name}" in arrays}
-    mean, label = arrays[f"{key}/mean"][:, 0], f"{COVERED:.0%} of targets".replace("%", " %")
-    if "low" in found:
-        return found["low"][:, 0], found["high"][:, 0], label
-    if "deviation" in found:
-        half = ndtri((1 + COVERED) / 2) * found["deviation"][:, 0]
+def _band(result: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, str] | None:
+    """The ends of a band around a result's prediction at the test points, (m,) each, and what it is: where 95 % of
+    targets are expected, or else what the kernel's posterior variance says."""
+    mean, label = result["mean"][:, 0], f"{100 * COVERED:g} % of targets"
+    if "low" in result:
+        return result["low"][:, 0], result["high"][:, 0], label
+    if "deviation" in result:
+        half = ndtri((1 + COVERED) / 2) * result["deviation"][:, 0]
         return mean - half, mean + half, label
-    if f"{key}/variance" in arrays:
-        half = 2 * np.sqrt(arrays[f"{key}/variance"])
+    if "variance" in result:
+        half = 2 * np.sqrt(result["variance"])
         return mean - half, mean + half, "± 2 posterior sd of a kernel of scale 1"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kfx.evaluation.options import TestPointsOption
-from kfx.evaluation.results import COMPARED, place_of
+from kfx.evaluation.results import COMPARED, of_place, place_of
 from kfx.evaluation.rollout import Rollout
 from kfx.evaluation.scoring import Scoring, interpolation_order
 from kfx.files import Document, whole_file
@@ -41,7 +41,7 @@ def _write_forecasts(context: RunContext, record: Record, rollout: Rollout, regu
         rows: list[Document] = []
         for name in COMPARED:
             kept = record.evaluations.arrays(name)
-            if (found := kept.get(f"{place_of(name, size, 0, regularization)}/{kind}")) is not None:
+            if (found := of_place(kept, place_of(name, size, 0, regularization)).get(kind)) is not None:
                 rows += of_series.rows(name, found, of_kind, series)
         columns = [f"{what}.{name}" for name in series.coordinates for what in of_series.kinds(of_kind)]
         context.notes.table(file, [*of_series.COLUMNS, *columns], rows)
