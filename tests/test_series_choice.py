@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import numpy as np
@@ -175,8 +176,8 @@ def test_forecasts_are_the_median_of_the_best_settings():
         gram = RBF(setting.length).gram(x)
         solved = np.linalg.solve(gram + setting.regularization.of(gram) * np.eye(len(x)), y)
         predict = lambda z, x=x, solved=solved, length=setting.length: RBF(length).gram(z, x) @ solved  # noqa: E731
-        history = known[None, -windows.reach :, None]
-        each.append(windows.forecast(predict, history, at[None, : windows.reach + 12], 12)[0, :, 0])
+        history, first = known[None, -windows.reach :, None], len(known) - windows.reach
+        each.append(windows.forecast(predict, history, at[None, first : len(known) + 12], 12)[0, :, 0])
     np.testing.assert_allclose(fitted.predict(12), np.median(each, axis=0), rtol=1e-7)
     errors = [setting.error for setting in fitted.choice_.settings]
     assert errors == sorted(errors)
@@ -298,6 +299,50 @@ def test_frames_have_times_and_panels_their_own_kernels():
         np.testing.assert_array_equal(found, KernelFlowForecaster(lags=4, steps=12).fit(series).predict(3))
 
 
+SHAPE = np.array([0.0, 3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
+
+
+def noisy_season(count: int, seed: int = 0) -> np.ndarray:
+    """A season of 12 steps without a trend, which a few values do not tell for their noise."""
+    return np.resize(SHAPE, count) + np.random.default_rng(seed).standard_normal(count)
+
+
+def test_the_place_in_the_season_is_seen_where_the_backtest_is_better_for_it():
+    known = noisy_season(96)
+    months = pd.date_range("2001-01-01", periods=96, freq="MS")
+    frame = pd.DataFrame({"month": known}, index=months)
+    fitted, without = (KernelFlowForecaster(steps=24, **more).fit(frame) for more in ({}, {"calendar": []}))
+    assert fitted.windows_.periods == pytest.approx((365.25,), rel=1e-3)
+    assert fitted.backtest_error_ < without.backtest_error_
+    assert {own.windows.lags for own in fitted.choice_.settings if own.windows.periods} == {1, 2, 4}
+    assert all(not own.windows.periods for own in without.choice_.settings)
+
+
+def test_a_series_without_times_does_not_know_its_place():
+    known = noisy_season(96)
+    frame = pd.DataFrame({"time": pd.date_range("2001-01-01", periods=96, freq="MS"), "sold": known})
+    fitted, without = (KernelFlowForecaster(steps=12, **more).fit(frame) for more in ({}, {"calendar": []}))
+    assert fitted.windows_.periods
+    later = frame[17:65].reset_index(drop=True)
+    for with_spread in ({}, {"return_std": True, "interval": 0.9}):
+        found, expected = (each.predict(12, series=later["sold"], **with_spread) for each in (fitted, without))
+        np.testing.assert_array_equal(found, expected)
+    with_times = fitted.predict(12, series=later)
+    np.testing.assert_allclose(with_times[:, 0], np.roll(SHAPE, -5), atol=1.5)
+
+    of_rows = KernelFlowForecaster(steps=12).fit(known)
+    np.testing.assert_allclose(of_rows.predict(12), fitted.predict(12)[:, 0], atol=0.05)
+    np.testing.assert_array_equal(of_rows.predict(12, series=later), of_rows.predict(12, series=later["sold"]))
+    given = KernelFlowForecaster(lags=2, calendar=[12.0], steps=12).fit(known)
+    with pytest.raises(DataError, match=r"calendar=\[12.0\]: the series does not say where in it it is; give a frame"):
+        given.predict(2, series=known)
+    several = KernelFlowForecaster(steps=12).fit([known, known[3:]])
+    assert not any(own.windows.periods for own in several.choice_.settings), "each may begin at any place"
+    for wrong in ("year", ["month"], [0], [True], [float("inf")]):
+        with pytest.raises(ConfigError, match="expected auto, or a list out of year, week, day and numbers > 0"):
+            KernelFlowForecaster(calendar=wrong).fit(known)
+
+
 def test_uneven_and_other_times_of_frames_are_refused():
     months = pd.date_range("2001-01-01", periods=120, freq="MS")
     frame = pd.DataFrame({"time": months, "sold": sales()})
@@ -353,3 +398,28 @@ def test_a_run_forecasts_by_several_settings_with_intervals(kfx, tmp_path):
     )
     assert code == 2
     assert "dataset.calendar=[day]: needs dates" in err
+    for words in (("dataset=series", "dataset.path=sales.csv", "dataset.columns=[sold]"), ("dataset=dynamics",)):
+        code, _, err = kfx("run", *words, "dataset.calendar=[12]")
+        assert code == 2
+        assert "dataset.calendar=[12]: other values of the series may begin at any place" in err
+
+
+@pytest.mark.filterwarnings("ignore:.*errors of one step")
+def test_a_run_sees_the_place_in_the_season_and_goes_on_from_any_place(kfx):
+    months = pd.date_range("2001-01-01", periods=96, freq="MS").strftime("%Y-%m")
+    table = pd.DataFrame({"month": months, "sold": noisy_season(96)})
+    table.to_csv("sales.csv", index=False)
+    table[17:65].to_csv("later.csv", index=False)
+    code, out, err = kfx(
+        *("run", "dataset=series", "dataset.path=sales.csv", "dataset.time=month", "dataset.n_test=24"),
+        *("optimizer=none", "hydra.run.dir=r"),
+    )
+    assert code == 0, err
+    assert "with the place in the season" in out
+    config = load_run("r").config
+    assert config.dataset.calendar == pytest.approx([365.25], rel=1e-3)
+    code, out, err = kfx("predict", "r", "later.csv", "--steps", "12")
+    assert code == 0, err
+    found = pd.read_csv(io.StringIO(out))
+    np.testing.assert_allclose(found["sold"], np.roll(SHAPE, -5), atol=2)
+    assert found["time"].iloc[0] == "2006-06"

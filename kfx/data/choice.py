@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -16,13 +16,15 @@ from kfx.data.backtest import BLOCKS, Backtest, Gram, mean_error, median_distanc
 from kfx.data.differences import Differences
 from kfx.data.gaps import CUBIC, LEFT_OUT, LINE
 from kfx.data.noise import has_noise
-from kfx.data.seasons import season_of
+from kfx.data.seasons import period_of, season_of
 from kfx.data.windows import Trajectory, Windows
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import DataError
 
 LAGS, LAGS_OF_SEVERAL = (2, 4, 8, 15, 30, 60, 100), (1, 2, 4, 8, 15, 30)
 """Numbers of lags to choose from, of a series with one coordinate and of one with several."""
+LAGS_OF_PLACES = (1, 2, 4)
+"""Those of windows that also see the target's place in the season."""
 FACTORS, FACTORS_OF_NOISE = (0.25, 0.5, 1.0, 2.0, 4.0), (1.0, 2.0, 4.0)
 """Lengths to choose from, in units of the median distance of two windows."""
 VALUES, VALUES_OF_NOISE = BACKTESTED, (1e-6, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
@@ -73,6 +75,11 @@ class Choice:
         """The least error of windows without differences and logarithms, None without such windows."""
         errors = (each.error for each in self.settings if each.windows.differences == Differences())
         return min(errors, default=None)
+
+    def without_places(self) -> Choice | None:
+        """The settings that do not see the place in a season: itself if all do not; None if all do."""
+        rest = tuple(each for each in self.settings if not each.windows.periods)
+        return self if len(rest) == len(self.settings) else replace(self, settings=rest) if rest else None
 
     def residuals(self, of_logarithms: bool, count: int) -> np.ndarray:
         """Truth − forecast of each block, or of their logarithms, (blocks, steps, coordinates), by the median of the
@@ -222,7 +229,7 @@ def _setting(
 class Offered:
     """The windows to choose from; None for what is to be chosen.
 
-    season: the steps of a season, 1 for none; None for `season_of` the longest series.
+    season: the steps of a season, 1 for none; None for `season_of` the longest series. periods: of `Windows`.
     """
 
     lags: int | None = None
@@ -233,25 +240,32 @@ class Offered:
     differences: tuple[int, ...] | None = None
     logarithm: bool | None = None
     season: int | None = None
-    periods: tuple[float, ...] = ()
+    periods: tuple[float, ...] | None = None
     missing: str | None = None
 
     def windows(self, train: Sequence[Trajectory], test: Sequence[Trajectory] = ()) -> list[Windows]:
         """Of each number of lags those of the values first, then, of series with noise, of the differences over a step
         and a season, and of the same of the logarithms, if the series are positive; of series with gaps each also with
-        these filled."""
+        these filled. A few values, and their changes, are also offered with the target's place in the season: so few
+        do not see it themselves."""
         Windows(1).fitted(train)  # which says what is wrong with the series
         noisy = has_noise(train, self.stride, self.elapsed)
-        season = (self.season or season_of(max(train, key=len))) if noisy else 1
+        longest = max(train, key=len)
+        season = (self.season or season_of(longest)) if noisy else 1
+        period = period_of(longest, season) if season > 1 and not self.elapsed and self.periods is None else None
+        lags = self._lags(train, test, season)
+        few = [own for own in LAGS_OF_PLACES if own <= max(lags)] if self.lags is None else lags
         found = []
         for logarithm, steps in product(self._logarithms(train, noisy), self._steps(season, noisy)):
             usual = (False,) if steps == (1,) else (True, False) if noisy else (True,)  # no change of changes
             for is_increment in usual if self.is_increment is None else (self.is_increment,):
                 form = self.stride, self.horizon, is_increment, self.elapsed
                 differences = Differences(logarithm, steps)
+                seen = [(own, self.periods or ()) for own in lags]
+                seen += [(own, (period,)) for own in few] if period is not None and season not in steps else []
                 found += [
-                    Windows(lags, *form, differences=differences, periods=self.periods, missing=missing)
-                    for lags, missing in product(self._lags(train, test, season), self._missing(train, noisy))
+                    Windows(own, *form, differences=differences, periods=periods, missing=missing)
+                    for (own, periods), missing in product(seen, self._missing(train, noisy))
                 ]
         return found
 

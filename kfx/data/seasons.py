@@ -22,6 +22,11 @@ def season_of(series: Trajectory) -> int:
     return (_of_calendar(step, series.at) if step is not None else 1) or _of_autocorrelation(series.values)
 
 
+def period_of(series: Trajectory, season: int) -> float | None:
+    """The time that a season of so many steps takes, a mean; None if the series is shorter."""
+    return float((series.time[season:] - series.time[:-season]).mean()) if len(series) > season else None
+
+
 def _of_calendar(step: Step, at: np.ndarray) -> int:
     """0 where the calendar knows no season."""
     if step.unit == "months":

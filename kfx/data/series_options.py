@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from kfx.config.choices import SCALES
-from kfx.config.fields import Several, flag, number, ranged, word, words
+from kfx.config.fields import Several, flag, number, ranged, word
 from kfx.config.option import Settings, option
 from kfx.config.parts import ConfigView, KernelPart
 from kfx.data.gaps import CUBIC, LEFT_OUT, LINE
+from kfx.data.members import INCREMENT, NEXT, PERIODS, SEEN, is_calendar, is_member, periods_of, recorded, seen_by
 from kfx.data.options import DatasetOption
 from kfx.data.own_options import own_targets
 from kfx.data.row_file_options import FILES_OF_ROWS, FromFile, RowFile, changes, path_of
@@ -24,14 +24,10 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from kfx.data.choice import Choice, Offered, Setting
+    from kfx.data.choice import Choice, Offered
     from kfx.data.dataset import Dataset
     from kfx.data.windows import Trajectory, Windows
     from kfx.numerics.regularization import Regularization
-
-INCREMENT, NEXT = "increment", "next"
-PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
-"""In days."""
 
 
 def _steps(default: int | None, least: int, null: str | None, meaning: str) -> int | None:
@@ -50,6 +46,7 @@ class SeriesData(DatasetOption, abc.ABC):
         "differences": [],
         "logarithm": False,
         "missing": LEFT_OUT,
+        "calendar": [],
         "members": 1,
         "others": [],
         "deviations": None,
@@ -98,7 +95,7 @@ class SeriesData(DatasetOption, abc.ABC):
     others: Several = ranged(
         None,
         "a list of settings with lags, target, differences, logarithm, length, regularization and scale",
-        lambda v: isinstance(v, list) and all(map(_is_member, v)),
+        lambda v: isinstance(v, list) and all(map(is_member, v)),
         "settings beside the run's own of which a forecast is the median",
         null="what that backtest finds",
     )
@@ -109,8 +106,12 @@ class SeriesData(DatasetOption, abc.ABC):
         "deviations of forecasts by step, from errors of that backtest, and the error by which settings are chosen",
         null="what that backtest finds",
     )
-    calendar: list[str] = words(
-        [], tuple(PERIODS), "the target's place in the year, the week or the day is a feature too, of series with dates"
+    calendar: Several = ranged(
+        None,
+        f"a list of {', '.join(PERIODS)}, of series with dates, and numbers > 0, periods in units of the time",
+        is_calendar,
+        "the target's place in these is a feature too",
+        null="the better in that backtest of [] and the season, of a series with noise and times, else []",
     )
     elapsed: bool = flag(False, "the times from a window's values to its target are features too, for irregular series")
     noise: float = number(
@@ -120,6 +121,10 @@ class SeriesData(DatasetOption, abc.ABC):
     @abc.abstractmethod
     def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
         """The series, the names of their coordinates, and the largest Lyapunov exponent, or None."""
+
+    def has_times(self) -> bool:
+        """Whether other values of the series come with their times."""
+        return False
 
     def may_be_irregular(self) -> bool:
         """Whether uneven steps of time are taken although the times are no features."""
@@ -141,12 +146,10 @@ class SeriesData(DatasetOption, abc.ABC):
         from kfx.data.windows import Windows
 
         assert self.lags is not None
-        differences = Differences(bool(self.logarithm), tuple(self.differences or ()))
         own = self.lags, self.stride, self.horizon, self.target != NEXT, self.elapsed
-        return Windows(*own, differences=differences, periods=self._periods(), missing=self.missing or LEFT_OUT)
-
-    def _periods(self) -> tuple[float, ...]:
-        return tuple(PERIODS[name] for name in self.calendar)
+        differences = Differences(bool(self.logarithm), tuple(self.differences or ()))
+        periods, missing = periods_of(self.calendar or ()), self.missing or LEFT_OUT
+        return Windows(*own, differences=differences, periods=periods, missing=missing)
 
     def other_settings(self) -> list[tuple[Windows, float | None, Regularization]]:
         """The windows, the kernel's length and λ of each setting beside the run's own."""
@@ -159,7 +162,7 @@ class SeriesData(DatasetOption, abc.ABC):
         return found
 
     def _windows_of(self, member: Mapping[str, Any]) -> Windows:
-        return replace(self, **{key: member.get(key, LEFT_OUT) for key in _SEEN}).windows()
+        return replace(self, **seen_by(member)).windows()
 
     def build(self, rng: np.random.Generator) -> Dataset:
         from kfx.data.series import as_dataset
@@ -188,7 +191,7 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def feature_count(self) -> int:
         assert self.lags is not None
-        return self.lags * (len(self.trajectories()[1]) + self.elapsed) + 2 * len(self.calendar)
+        return self.lags * (len(self.trajectories()[1]) + self.elapsed) + 2 * len(self.calendar or ())
 
     def check(self, config: ConfigView) -> None:
         super().check(config)
@@ -200,10 +203,12 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def _require_possible(self, config: ConfigView) -> None:
         """ConfigError for what no choice can mend."""
-        if self.calendar and self.trajectories()[0][0].dates is None:
-            raise ConfigError(
-                f"dataset.calendar=[{','.join(self.calendar)}]: needs dates; name their column in dataset.time"
-            )
+        named = [each for each in self.calendar or () if isinstance(each, str)]
+        if named and self.trajectories()[0][0].dates is None:
+            raise ConfigError(f"dataset.calendar=[{','.join(named)}]: needs dates; name their column in dataset.time")
+        if self.calendar and not self.has_times():
+            said = "other values of the series may begin at any place; name the column of its times in dataset.time"
+            raise ConfigError(f"dataset.calendar=[{self.calendar[0]:g}]: {said}")
         if self.elapsed and (self.differences or self.logarithm):
             raise ConfigError("dataset.elapsed=true: windows of an irregular series see values; leave out differences")
         if config.device.dtype == "float32":
@@ -236,7 +241,8 @@ class SeriesData(DatasetOption, abc.ABC):
         kernel = cast(KernelPart, config.kernel.standing_for(config))
         wants_length = kernel.length_is_free()
         if self.lags is not None and not wants_length:
-            usual = {"target": INCREMENT, "differences": [], "logarithm": False, "missing": LEFT_OUT, "others": []}
+            usual = {"target": INCREMENT, "differences": [], "logarithm": False, "missing": LEFT_OUT}
+            usual |= {"calendar": [], "others": []}
             return changes | {key: value for key, value in usual.items() if getattr(self, key) is None}
         self._require_possible(config)  # before a choice, which takes a while
         from kfx.data.choice import MEMBERS
@@ -245,15 +251,16 @@ class SeriesData(DatasetOption, abc.ABC):
         choice = self._choice = self._chosen(config, kernel, wants_length)
         members = self.members or (MEMBERS if choice.test.is_rolling else 1)
         own, *others = choice.settings[:members]
-        changes |= {key: value for key, value in _recorded(own).items() if key in _SEEN}
+        changes |= {key: value for key, value in recorded(own).items() if key in SEEN}
         errors = dict(zip(_ERRORS, (own.error, choice.error_of_values, choice.steps), strict=True))
         deviations = Deviations.of(choice, members).as_record() | errors
-        return changes | {"others": [_recorded(each) for each in others], "deviations": deviations}
+        return changes | {"others": [recorded(each) for each in others], "deviations": deviations}
 
     def in_words(self) -> str:
         stride = f" of stride {self.stride}" if self.stride > 1 else ""
         seen = self.windows().differences
         of = f", {seen}" if seen.steps or seen.logarithm else ""
+        of += ", with the place in the season" if self.calendar else ""
         of += "" if self.missing in (None, LEFT_OUT) else f", missing values on a {self.missing}"
         others = f"; the forecast is the median with {len(self.others)} other settings" if self.others else ""
         return f"{self.lags} lag{'s' if self.lags != 1 else ''}{stride}{of}{others}"
@@ -299,29 +306,11 @@ class SeriesData(DatasetOption, abc.ABC):
         differences = None if self.differences is None else tuple(self.differences)
         is_increment = None if self.target is None else self.target == INCREMENT
         own = self.lags, self.stride, self.horizon, is_increment, self.elapsed
-        return Offered(*own, differences, self.logarithm, self.season, self._periods(), self.missing)
+        periods = None if self.calendar is None and self.has_times() else periods_of(self.calendar or ())
+        return Offered(*own, differences, self.logarithm, self.season, periods, self.missing)
 
 
 _ERRORS: tuple[str, ...] = ("error", "error_of_values", "judged_steps")
-_SEEN: tuple[str, ...] = ("lags", "target", "differences", "logarithm", "missing")
-_MEMBER: tuple[str, ...] = (*_SEEN, "length", "regularization", "scale")
-
-
-def _is_member(value: object) -> bool:
-    """Whether a value is a setting as `dataset.others` has it; what windows see is checked where they are made."""
-    member: dict[str, Any] = {"missing": LEFT_OUT} | value if isinstance(value, dict) else {}
-    if set(member) != set(_MEMBER) or None in [member[key] for key in _SEEN]:
-        return False
-    length, shift = member["length"], member["regularization"]
-    return (length is None or length > 0) and shift >= 0 and member["scale"] in SCALES
-
-
-def _recorded(setting: Setting) -> dict[str, object]:
-    """A setting as `dataset.others` has it."""
-    windows, shift = setting.windows, setting.regularization
-    target = INCREMENT if windows.is_increment else NEXT
-    seen = windows.lags, target, list(windows.differences.steps), windows.differences.logarithm, windows.missing
-    return dict(zip(_MEMBER, (*seen, setting.length, shift.value, shift.scale), strict=True))
 
 
 def _usable(
@@ -386,6 +375,9 @@ class OwnSeriesOption(RowFile, FromFile, SeriesData):
         "how the dates of time are written: the codes of strftime, and %q for a quarter",
         settle=lambda own, _: (dates := own.trajectories()[0][0].dates) and dates.format,
     )
+
+    def has_times(self) -> bool:
+        return self.time is not None
 
     def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
         found, names = self.series_of(self.file())

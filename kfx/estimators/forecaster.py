@@ -16,15 +16,15 @@ from kfx.config.plugins import Portable
 from kfx.data.choice import MEMBERS, Asked, Choice, Offered, choose, judged, kernel_with_length
 from kfx.data.deviations import Deviations
 from kfx.data.gaps import CUBIC, LEFT_OUT, LINE
+from kfx.data.members import PERIODS, is_calendar, periods_of
 from kfx.data.series import uneven
-from kfx.data.series_options import PERIODS
 from kfx.data.times import Step, step_of
 from kfx.data.windows import Trajectory, smape
 from kfx.estimators.parameters import Chosen
 from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.estimators.series import has_times, is_flat, names_of, step_of_times, trajectories
 from kfx.estimators.settings import kernel_option
-from kfx.evaluation.ensemble import onwards, solved
+from kfx.evaluation.ensemble import Member, onwards, solved
 from kfx.kernels.base import Kernel
 from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
@@ -61,8 +61,9 @@ class KernelFlowForecaster(Portable, BaseEstimator):
     missing : str
         As `dataset.missing`: windows with missing values are "left_out", or these lie on a "line" or a "cubic";
         "auto": the better in the backtest.
-    calendar : sequence of str
-        Of "year", "week" and "day": the target's place in these is a feature too, of series with dates.
+    calendar : sequence of str or float, or "auto"
+        Of "year", "week" and "day", of series with dates, and of periods in units of the time: the target's place in
+        these is a feature too; "auto": the better in the backtest of none and the season, of a series with noise.
     members : int
         The number of settings of which a forecast is the median.
     steps : int or None
@@ -106,7 +107,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         differences: Sequence[int] | str = "auto",
         logarithm: bool | str = "auto",
         missing: str = "auto",
-        calendar: Sequence[str] = (),
+        calendar: Sequence[str | float] | str = "auto",
         members: int = MEMBERS,
         panel: str = "shared",
         steps: int | None = None,
@@ -161,13 +162,20 @@ class KernelFlowForecaster(Portable, BaseEstimator):
 
     def _learn(self, train: Sequence[Trajectory]) -> None:
         choice = self._choice(train)
-        kernels = [self._kernel_of(setting.length) for setting in choice.settings[: self.members]]
-        choice, kernels[0] = self._trained(choice, train, kernels[0])
-        best = choice.best
+        choice, kernel = self._trained(choice, train, self._kernel_of(choice.best.length))
+        best, without = choice.best, choice.without_places()
+
+        def solved_of(some: Choice) -> tuple[Choice, list[Member]]:
+            members = []
+            for each in some.settings[: self.members]:
+                own = kernel if each is best else self._kernel_of(each.length)
+                members.append(solved(each.windows, own, each.regularization, train))
+            return some, members
+
         with exclusively():
-            pairs = zip(choice.settings, kernels, strict=False)
-            self._members = [solved(each.windows, kernel, each.regularization, train) for each, kernel in pairs]
-        self.choice_, self.windows_, self.kernel_ = choice, self._members[0].windows, kernels[0]
+            self._found = solved_of(choice)
+            self._without = self._found if without is choice else None if without is None else solved_of(without)
+        self.choice_, self.windows_, self.kernel_ = choice, self._found[1][0].windows, kernel
         self.backtest_error_, self.regularization_ = best.error, best.regularization.value
 
     def predict(
@@ -176,7 +184,8 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         """Forecast the next `steps` values, (steps,) or (steps, coordinates), each from those before it.
 
         series: what the forecast goes on from, (T,) or (T, coordinates), at least as long as a window; None for the
-        last series of the fit. Missing values are filled, or forecast first where the series ends with them.
+        last series of the fit. Missing values are filled, or forecast first where the series ends with them. Without
+        times it does not say where in the season it is, and settings that see that take no part.
         return_std: also the deviations of the errors, in the same shape. interval: also where each value lies with this
         probability, low and high. Both come from the errors of forecasts within the series, each by the settings that
         are best elsewhere, as many steps after the last known value.
@@ -193,12 +202,13 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             each = [one.predict(steps, series=series, return_std=return_std, interval=interval) for one in of]
             return each if series is None else each[0]
         last = self._last if series is None else self._continued(series)
+        choice, members = self._found if series is None or self._knows_place(series) else self._without_places()
         step = self._step if self._step is not None and self._step.fits(last.at) else step_of([last.at])
         with exclusively():
-            found = onwards(self._members, last, last.ahead(step, int(steps))[0])
+            found = onwards(members, last, last.ahead(step, int(steps))[0])
         answers = [found]
         if return_std or interval is not None:
-            deviations, late = Deviations.of(self.choice_, len(self._members)), self.windows_.late(last.values)
+            deviations, late = Deviations.of(choice, len(members)), members[0].windows.late(last.values)
             answers += [deviations.around(found, late)] if return_std else []
             answers += list(deviations.interval(found, interval, late)) if interval is not None else []
         answers = [each[:, 0] for each in answers] if self._is_flat else answers
@@ -235,8 +245,10 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             if not _is_count(value) and (null == "" or value != null):
                 other = "" if null == "" else f"{null}, or "
                 raise ConfigError(f"{name}={value!r}: expected {other}a whole number >= 1")
-        if isinstance(self.calendar, str) or not np.iterable(self.calendar) or not set(self.calendar) <= set(PERIODS):
-            raise ConfigError(f"calendar={self.calendar!r}: expected a list out of {', '.join(PERIODS)}")
+        given = self.calendar
+        if not (_is_auto(given) or (np.iterable(given) and not isinstance(given, str) and is_calendar(list(given)))):
+            names = ", ".join(PERIODS)
+            raise ConfigError(f"calendar={given!r}: expected auto, or a list out of {names} and numbers > 0")
         if self.logarithm not in (True, False, "auto"):
             raise ConfigError(f"logarithm={self.logarithm!r}: expected True, False or auto")
         given = self.differences
@@ -254,7 +266,9 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         }
         given["is_increment"] = None if self.target == "auto" else self.target == "increment"
         given["differences"] = None if _is_auto(self.differences) else tuple(map(int, self.differences))
-        given["periods"] = tuple(PERIODS[name] for name in self.calendar)
+        given["periods"] = periods_of(() if _is_auto(self.calendar) else self.calendar)
+        if _is_auto(self.calendar) and (len(train) == 1 or self._step is not None):  # several may begin at any place
+            given["periods"] = None
         offered = Offered(stride=self.stride, horizon=self.horizon, **given).windows(train)
         has_length = not isinstance(self.kernel, Kernel) and kernel_option(self.kernel).length_is_free()
         with exclusively():
@@ -309,8 +323,21 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             raise DataError(f"the series has {steps}; expected those of the fit, {self._step}")
         return given
 
+    def _knows_place(self, series: Any) -> bool:
+        """Whether other values of a series have times that go with those of the fit."""
+        return self._step is not None and has_times(series)
+
+    def _without_places(self) -> tuple[Choice, list[Member]]:
+        if self._without is None:
+            raise DataError(
+                f"calendar={self.calendar!r}: the series does not say where in it it is; give a frame with a column "
+                "time, here and in the fit"
+            )
+        return self._without
+
     def _require_dates(self, series: Trajectory) -> None:
-        if self.calendar and series.dates is None:
+        has_names = not _is_auto(self.calendar) and any(isinstance(each, str) for each in self.calendar)
+        if has_names and series.dates is None:
             raise DataError(f"calendar={self.calendar!r}: the series has no dates; give a frame with a column time")
 
 

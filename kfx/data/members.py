@@ -1,0 +1,66 @@
+"""Settings of forecasts as a config has them: the run's own, and those of `dataset.others`."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kfx.config.choices import SCALES
+from kfx.data.gaps import LEFT_OUT
+
+if TYPE_CHECKING:
+    from kfx.data.choice import Setting
+
+INCREMENT, NEXT = "increment", "next"
+PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
+"""In days."""
+SEEN = ("lags", "target", "differences", "logarithm", "missing", "calendar")
+"""What says what windows see: fields of `dataset`."""
+MEMBER = (*SEEN, "length", "regularization", "scale")
+
+
+def is_calendar(value: object) -> bool:
+    """Whether a value is a list of names of `PERIODS` and of periods of time."""
+    return isinstance(value, list) and all(
+        each in PERIODS if isinstance(each, str) else is_number(each) and 0 < each < math.inf for each in value
+    )
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def periods_of(calendar: Any) -> tuple[float, ...]:
+    """Periods of time, from names of `PERIODS` and numbers."""
+    return tuple(PERIODS[each] if isinstance(each, str) else float(each) for each in calendar)
+
+
+def seen_by(member: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `SEEN` of a member; older runs do not record all."""
+    return {"missing": LEFT_OUT} | {key: member[key] for key in SEEN if key in member}
+
+
+def is_member(value: object) -> bool:
+    """Whether a value is a setting as `dataset.others` has it; what windows see is checked where they are made."""
+    member: dict[str, Any] = {"missing": LEFT_OUT, "calendar": []} | value if isinstance(value, dict) else {}
+    if set(member) != set(MEMBER) or None in [member[key] for key in SEEN] or not is_calendar(member["calendar"]):
+        return False
+    length, shift = member["length"], member["regularization"]
+    return (length is None or length > 0) and shift >= 0 and member["scale"] in SCALES
+
+
+def recorded(setting: Setting) -> dict[str, object]:
+    """A setting as `dataset.others` has it."""
+    windows, shift = setting.windows, setting.regularization
+    names = {period: name for name, period in PERIODS.items()}
+    seen: dict[str, object] = {
+        "lags": windows.lags,
+        "target": INCREMENT if windows.is_increment else NEXT,
+        "differences": list(windows.differences.steps),
+        "logarithm": windows.differences.logarithm,
+        "missing": windows.missing,
+        "calendar": [names.get(period, period) for period in windows.periods],
+    }
+    return seen | {"length": setting.length, "regularization": shift.value, "scale": shift.scale}
