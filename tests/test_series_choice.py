@@ -330,13 +330,15 @@ def test_a_series_without_times_does_not_know_its_place():
     with_times = fitted.predict(12, series=later)
     np.testing.assert_allclose(with_times[:, 0], np.roll(SHAPE, -5), atol=1.5)
 
-    of_rows = KernelFlowForecaster(steps=12).fit(known)
+    found_season = KernelFlowForecaster(steps=12).fit(known)
+    assert not any(own.windows.periods for own in found_season.choice_.settings), "an autocorrelation may drift"
+    of_rows = KernelFlowForecaster(steps=12, season=12).fit(known)
     np.testing.assert_allclose(of_rows.predict(12), fitted.predict(12)[:, 0], atol=0.05)
     np.testing.assert_array_equal(of_rows.predict(12, series=later), of_rows.predict(12, series=later["sold"]))
     given = KernelFlowForecaster(lags=2, calendar=[12.0], steps=12).fit(known)
     with pytest.raises(DataError, match=r"calendar=\[12.0\]: the series does not say where in it it is; give a frame"):
         given.predict(2, series=known)
-    several = KernelFlowForecaster(steps=12).fit([known, known[3:]])
+    several = KernelFlowForecaster(steps=12, season=12).fit([known, known[3:]])
     assert not any(own.windows.periods for own in several.choice_.settings), "each may begin at any place"
     for wrong in ("year", ["month"], [0], [True], [float("inf")]):
         with pytest.raises(ConfigError, match="expected auto, or a list out of year, week, day and numbers > 0"):

@@ -16,7 +16,7 @@ from kfx.data.backtest import BLOCKS, Backtest, Gram, mean_error, median_distanc
 from kfx.data.differences import Differences
 from kfx.data.gaps import CUBIC, LEFT_OUT, LINE
 from kfx.data.noise import has_noise
-from kfx.data.seasons import period_of, season_of
+from kfx.data.seasons import period_of, season_of, season_of_calendar
 from kfx.data.windows import Trajectory, Windows
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import DataError
@@ -246,13 +246,14 @@ class Offered:
     def windows(self, train: Sequence[Trajectory], test: Sequence[Trajectory] = ()) -> list[Windows]:
         """Of each number of lags those of the values first, then, of series with noise, of the differences over a step
         and a season, and of the same of the logarithms, if the series are positive; of series with gaps each also with
-        these filled. A few values, and their changes, are also offered with the target's place in the season: so few
-        do not see it themselves."""
+        these filled. A few values, and their changes, are also offered with the target's place in a season that the
+        calendar or `season` says: so few do not see it themselves."""
         Windows(1).fitted(train)  # which says what is wrong with the series
         noisy = has_noise(train, self.stride, self.elapsed)
         longest = max(train, key=len)
         season = (self.season or season_of(longest)) if noisy else 1
-        period = period_of(longest, season) if season > 1 and not self.elapsed and self.periods is None else None
+        is_known = season > 1 and (self.season or season_of_calendar(longest)) > 1  # an autocorrelation may drift
+        period = period_of(longest, season) if is_known and not self.elapsed and self.periods is None else None
         lags = self._lags(train, test, season)
         few = [own for own in LAGS_OF_PLACES if own <= max(lags)] if self.lags is None else lags
         found = []

@@ -18,8 +18,13 @@ multiples."""
 def season_of(series: Trajectory) -> int:
     """The number of steps of a season, ≥ 2: 12 of months, 4 of quarters, 7 of days, 24 of hours, 52 of weeks, or the
     place of the first peak of the autocorrelation of the series' changes; 1 for none."""
+    return season_of_calendar(series) or _of_autocorrelation(series.values)
+
+
+def season_of_calendar(series: Trajectory) -> int:
+    """Those of the calendar, 1 of uneven times, 0 where it knows none."""
     step = step_of([series.at]) if len(series) > 2 else None
-    return (_of_calendar(step, series.at) if step is not None else 1) or _of_autocorrelation(series.values)
+    return 1 if step is None else _of_calendar(step, series.at)
 
 
 def period_of(series: Trajectory, season: int) -> float | None:
@@ -28,7 +33,6 @@ def period_of(series: Trajectory, season: int) -> float | None:
 
 
 def _of_calendar(step: Step, at: np.ndarray) -> int:
-    """0 where the calendar knows no season."""
     if step.unit == "months":
         return 12 // int(step.count) if step.count in (1, 2, 3, 4, 6) else 0
     if step.unit == "business days":

@@ -108,10 +108,11 @@ class SeriesData(DatasetOption, abc.ABC):
     )
     calendar: Several = ranged(
         None,
-        f"a list of {', '.join(PERIODS)}, of series with dates, and numbers > 0, periods in units of the time",
+        f"a list of {', '.join(PERIODS)}, of series with dates, and of periods > 0 in units of the time",
         is_calendar,
         "the target's place in these is a feature too",
-        null="the better in that backtest of [] and the season, of a series with noise and times, else []",
+        null="the better in that backtest of [] and the season of the calendar or of dataset.season, of a series with "
+        "noise and times, else []",
     )
     elapsed: bool = flag(False, "the times from a window's values to its target are features too, for irregular series")
     noise: float = number(

@@ -63,7 +63,8 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         "auto": the better in the backtest.
     calendar : sequence of str or float, or "auto"
         Of "year", "week" and "day", of series with dates, and of periods in units of the time: the target's place in
-        these is a feature too; "auto": the better in the backtest of none and the season, of a series with noise.
+        these is a feature too; "auto": the better in the backtest of none and the season that the calendar or `season`
+        says, of a series with noise.
     members : int
         The number of settings of which a forecast is the median.
     steps : int or None
