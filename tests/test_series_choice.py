@@ -18,7 +18,7 @@ from kfx.data.choice import Asked, Offered, choose
 from kfx.data.deviations import Deviations
 from kfx.data.differences import Differences
 from kfx.data.noise import has_noise
-from kfx.data.seasons import season_of
+from kfx.data.seasons import period_of, season_of
 from kfx.data.times import Dates
 from kfx.data.windows import Trajectory, Windows
 from kfx.kernels import RBF
@@ -425,3 +425,116 @@ def test_a_run_sees_the_place_in_the_season_and_goes_on_from_any_place(kfx):
     found = pd.read_csv(io.StringIO(out))
     np.testing.assert_allclose(found["sold"], np.roll(SHAPE, -5), atol=2)
     assert found["time"].iloc[0] == "2006-06"
+
+
+WEEKS = pd.date_range("2004-01-04", periods=261, freq="W")
+
+
+def weekly(dates: pd.DatetimeIndex) -> np.ndarray:
+    """A peak at the same day of each year, and noise."""
+    noise = np.random.default_rng(len(dates)).standard_normal(len(dates))
+    return 10 + 8 * np.exp(-(((dates.day_of_year.to_numpy() - 180) / 20.0) ** 2)) + 0.5 * noise
+
+
+def test_fifty_two_weeks_are_a_year():
+    frame = pd.DataFrame({"time": WEEKS, "sold": weekly(WEEKS)})
+    settings = {"lags": 1, "differences": (), "logarithm": False, "target": "next", "members": 1, "steps": 12}
+    fitted = KernelFlowForecaster(**settings).fit(frame)
+    assert fitted.windows_.periods == (365.2425,)
+    later = pd.date_range("2022-04-03", periods=30, freq="W")
+    known = pd.DataFrame({"time": later[:10], "sold": weekly(later)[:10]})
+    errors = fitted.predict(20, series=known)[:, 0] - weekly(later)[10:]
+    assert np.abs(errors).mean() < 1, "fifty-two weeks would be off by three"
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"), [(1 / 12, 1.0), (1 / 4, 1.0), (7 / 365.25, 1.0)], ids=["months", "quarters", "weeks"]
+)
+def test_the_place_in_years_that_are_numbers(kfx, step, expected):
+    season = round(1 / step)
+    time = (1950 + step * np.arange(10 * season)).round(4)
+    values = (
+        3 * np.sin(2 * np.pi * time) + 3 * np.cos(4 * np.pi * time) + np.random.default_rng(0).normal(size=len(time))
+    )
+    trajectory = Trajectory(time, values[:, None])
+    assert period_of(trajectory, season) == expected
+    pd.DataFrame({"year": time, "sold": values}).to_csv("sales.csv", index=False)
+    words = ("run", "dataset=series", "dataset.path=sales.csv", "dataset.time=year", "dataset.n_test=8")
+    more = ("dataset.lags=1", "dataset.target=next", "dataset.differences=[]", "dataset.logarithm=false")
+    code, out, err = kfx(*words, *more, "optimizer=none", "figures=false", "hydra.run.dir=r")
+    assert code == 0, err
+    assert "with the place in the season" in out
+    assert load_run("r").config.dataset.calendar == [expected]
+
+
+@pytest.mark.filterwarnings("ignore:.*errors of one step")
+def test_months_of_another_place_do_not_shift_the_season(kfx):
+    starts, ends = (pd.date_range("2001-01-01", periods=96, freq=freq) for freq in ("MS", "ME"))
+    values = noisy_season(96)
+    settings = {"lags": 1, "differences": (), "target": "next", "steps": 12}
+    fitted = KernelFlowForecaster(**settings).fit(pd.DataFrame({"time": starts, "sold": values}))
+    assert fitted.windows_.periods
+    of_end = fitted.predict(12, series=pd.DataFrame({"time": ends[:40], "sold": values[:40]}))
+    np.testing.assert_array_equal(of_end, fitted.predict(12, series=values[:40, None]))
+
+    for name, dates in (("sales.csv", starts), ("ends.csv", ends)):
+        pd.DataFrame({"month": dates.strftime("%Y-%m-%d"), "low": values}).to_csv(name, index=False)
+    words = ("run", "dataset=series", "dataset.path=sales.csv", "dataset.time=month", "dataset.calendar=[year]")
+    more = ("optimizer=none", "figures=false", "dataset.lags=1", "dataset.members=1")
+    code, _, err = kfx(*words, *more, "hydra.run.dir=r")
+    assert code == 0, err
+    assert load_run("r").config.dataset.calendar == ["year"]
+    code, _, err = kfx("predict", "r", "ends.csv", "--steps", "3")
+    assert code == 2
+    assert "has 2001-01-31, where the run has 2001-01-01; windows of the run see the place in the season" in err
+    code, out, err = kfx("predict", "r", "sales.csv", "--steps", "3")
+    assert code == 0, err
+    found = pd.read_csv(io.StringIO(out))
+    assert list(found) == ["series", "step", "time", "forecast.low", "low.low", "high.low"]
+    assert (found["low.low"] < found["forecast.low"]).all()
+    assert (found["forecast.low"] < found["high.low"]).all()
+
+
+def test_a_clock_in_utc_is_not_that_of_dates_without_a_zone():
+    hours = pd.date_range("2020-03-01", periods=24 * 20, freq="h", tz="Europe/Berlin")
+    values = np.resize(np.sin(np.arange(24) / 4) * 9, len(hours)) + np.random.default_rng(0).standard_normal(len(hours))
+    settings = {"lags": 1, "differences": (), "logarithm": False, "target": "next", "members": 1, "steps": 12}
+    fitted = KernelFlowForecaster(**settings).fit(pd.DataFrame({"x": values}, index=hours))
+    assert fitted.windows_.periods == (1.0,)
+    part = pd.DataFrame({"x": values[:100]}, index=hours[:100])
+    here, there = part, part.tz_convert("America/New_York")
+    np.testing.assert_allclose(fitted.predict(3, series=here), fitted.predict(3, series=there))
+
+
+def test_a_place_of_others_needs_times(kfx):
+    pd.DataFrame({"sold": sales()}).to_csv("sales.csv", index=False)
+    other = (
+        "{lags: 1, target: next, differences: [], logarithm: false, calendar: [year], length: 1.0, "
+        "regularization: 1e-3, scale: centered}"
+    )
+    words = (
+        "run",
+        "dataset=series",
+        "dataset.path=sales.csv",
+        "dataset.lags=2",
+        "kernel.sigma=1",
+        f"dataset.others=[{other}]",
+    )
+    code, _, err = kfx(*words)
+    assert code == 2
+    assert "dataset.calendar=[year]: needs dates" in err
+
+
+def test_seeds_of_a_series_with_noise_are_compared_though_their_backtests_differ(kfx):
+    small = ("dataset=dynamics", "dataset.noise=0.1", "dataset.n_train=120", "dataset.n_test=40", "optimizer=none")
+    code, _, err = kfx("run", "-m", *small, "seed=0,1", "figures=false", "hydra.sweep.dir=s")
+    assert code == 0, err
+    assert len({load_run(f"s/{i}").config.dataset.deviations["error"] for i in range(2)}) == 2
+    code, _, err = kfx("compare", "s", "--csv", "t.csv")
+    assert code == 0, err
+    assert pd.read_csv("t.csv")["n"].tolist() == [2]
+    code, _, err = kfx("run", *small, "seed=2", "dataset.lags=4", "figures=false", "hydra.run.dir=s/2")
+    assert code == 0, err
+    code, _, err = kfx("compare", "s")
+    assert code == 2
+    assert "its runs differ in dataset.lags" in err, "which was given in one of them"

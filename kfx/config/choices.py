@@ -21,6 +21,8 @@ CHOSEN = ("validation", "leave_one_out", "backtest")
 """Ways to choose λ among candidates: `kfx.evaluation.cross_validation`, and `kfx.data.backtest` for series."""
 BACKTESTED = (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
 """Values of λ for data without noise, among which a backtest chooses too: `kfx.data.backtest`."""
+PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
+"""In days: `kfx.data.members`, `kfx.data.seasons`."""
 SYSTEMS = (
     *("lorenz", "roessler", "chua", "double_pendulum", "logistic", "henon", "ikeda", "bernoulli", "mackey_glass"),
 )

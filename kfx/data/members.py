@@ -7,15 +7,13 @@ import numbers
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.choices import SCALES
+from kfx.config.choices import PERIODS, SCALES
 from kfx.data.gaps import LEFT_OUT
 
 if TYPE_CHECKING:
     from kfx.data.choice import Setting
 
 INCREMENT, NEXT = "increment", "next"
-PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
-"""In days."""
 SEEN = ("lags", "target", "differences", "logarithm", "missing", "calendar")
 """What says what windows see: fields of `dataset`."""
 MEMBER = (*SEEN, "length", "regularization", "scale")
@@ -24,11 +22,11 @@ MEMBER = (*SEEN, "length", "regularization", "scale")
 def is_calendar(value: object) -> bool:
     """Whether a value is a list of names of `PERIODS` and of periods of time."""
     return isinstance(value, list) and all(
-        each in PERIODS if isinstance(each, str) else is_number(each) and 0 < each < math.inf for each in value
+        each in PERIODS if isinstance(each, str) else _is_number(each) and 0 < each < math.inf for each in value
     )
 
 
-def is_number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
@@ -54,13 +52,12 @@ def is_member(value: object) -> bool:
 def recorded(setting: Setting) -> dict[str, object]:
     """A setting as `dataset.others` has it."""
     windows, shift = setting.windows, setting.regularization
-    names = {period: name for name, period in PERIODS.items()}
     seen: dict[str, object] = {
         "lags": windows.lags,
         "target": INCREMENT if windows.is_increment else NEXT,
         "differences": list(windows.differences.steps),
         "logarithm": windows.differences.logarithm,
         "missing": windows.missing,
-        "calendar": [names.get(period, period) for period in windows.periods],
+        "calendar": list(windows.periods),
     }
     return seen | {"length": setting.length, "regularization": shift.value, "scale": shift.scale}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kfx.config.choices import PERIODS
 from kfx.data.times import Step, step_of
 from kfx.data.windows import Trajectory
 
@@ -27,9 +28,18 @@ def season_of_calendar(series: Trajectory) -> int:
     return 1 if step is None else _of_calendar(step, series.at)
 
 
+_AS_LONG = 0.01
+
+
 def period_of(series: Trajectory, season: int) -> float | None:
-    """The time that a season of so many steps takes, a mean; None if the series is shorter."""
-    return float((series.time[season:] - series.time[:-season]).mean()) if len(series) > season else None
+    """The time that a season of so many steps takes: that of the calendar's year, week or day, as 52 weeks are a year,
+    or the mean of the series; None if it is shorter."""
+    if len(series) <= season:
+        return None
+    mean = float((series.time[season:] - series.time[:-season]).mean())
+    years = (1.0,) if season_of_calendar(series) == season else ()
+    known = PERIODS.values() if series.dates is not None else years
+    return next((period for period in known if abs(mean / period - 1) < _AS_LONG), mean)
 
 
 def _of_calendar(step: Step, at: np.ndarray) -> int:

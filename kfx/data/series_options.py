@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from kfx.config.choices import PERIODS
 from kfx.config.fields import Several, flag, number, ranged, word
 from kfx.config.option import Settings, option
 from kfx.config.parts import ConfigView, KernelPart
 from kfx.data.gaps import CUBIC, LEFT_OUT, LINE
-from kfx.data.members import INCREMENT, NEXT, PERIODS, SEEN, is_calendar, is_member, periods_of, recorded, seen_by
+from kfx.data.members import INCREMENT, NEXT, SEEN, is_calendar, is_member, periods_of, recorded, seen_by
 from kfx.data.options import DatasetOption
 from kfx.data.own_options import own_targets
 from kfx.data.row_file_options import FILES_OF_ROWS, FromFile, RowFile, changes, path_of
@@ -204,16 +205,21 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def _require_possible(self, config: ConfigView) -> None:
         """ConfigError for what no choice can mend."""
-        named = [each for each in self.calendar or () if isinstance(each, str)]
-        if named and self.trajectories()[0][0].dates is None:
-            raise ConfigError(f"dataset.calendar=[{','.join(named)}]: needs dates; name their column in dataset.time")
-        if self.calendar and not self.has_times():
-            said = "other values of the series may begin at any place; name the column of its times in dataset.time"
-            raise ConfigError(f"dataset.calendar=[{self.calendar[0]:g}]: {said}")
+        for calendar in (self.calendar, *(each.get("calendar") for each in self.others or ())):
+            self._require_times(calendar or ())
         if self.elapsed and (self.differences or self.logarithm):
             raise ConfigError("dataset.elapsed=true: windows of an irregular series see values; leave out differences")
         if config.device.dtype == "float32":
             raise ConfigError(f"device.dtype=float32: forecasts of dataset={self.name} need float64")
+
+    def _require_times(self, calendar: Sequence[str | float]) -> None:
+        """ConfigError for a place in time of a series that does not say when it is."""
+        named = [each for each in calendar if isinstance(each, str)]
+        if named and self.trajectories()[0][0].dates is None:
+            raise ConfigError(f"dataset.calendar=[{','.join(named)}]: needs dates; name their column in dataset.time")
+        if calendar and not self.has_times():
+            said = "other values of the series may begin at any place; name the column of its times in dataset.time"
+            raise ConfigError(f"dataset.calendar=[{calendar[0]}]: {said}")
 
     def _check_others(self, others: Sequence[Mapping[str, Any]], config: ConfigView) -> None:
         """ConfigError for settings beside the run's own that the series or the kernel cannot have."""
@@ -252,7 +258,7 @@ class SeriesData(DatasetOption, abc.ABC):
         choice = self._choice = self._chosen(config, kernel, wants_length)
         members = self.members or (MEMBERS if choice.test.is_rolling else 1)
         own, *others = choice.settings[:members]
-        changes |= {key: value for key, value in recorded(own).items() if key in SEEN}
+        changes |= {key: value for key, value in recorded(own).items() if key in SEEN and getattr(self, key) is None}
         errors = dict(zip(_ERRORS, (own.error, choice.error_of_values, choice.steps), strict=True))
         deviations = Deviations.of(choice, members).as_record() | errors
         return changes | {"others": [recorded(each) for each in others], "deviations": deviations}

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DAY, _MONTH = np.timedelta64(1, "D"), np.timedelta64(1, "M")
-_MOST_COMPARED = 1000
 ISO = "ISO8601"
 """Of dates that are not all written in the same way, but all as the standard has it."""
 IN_UTC = "ISO8601+00:00"
@@ -66,7 +65,7 @@ class Dates:
     def spelt_as(self, column: pd.Series) -> Dates:
         """The same dates, written without zeros in front where the column, (T,), has none."""
         short = Dates(self.at, re.sub("%([dmHI])", r"%-\1", self.format))
-        some = slice(_MOST_COMPARED)
+        some = slice(1000)
         texts = column[some].astype(str).str.strip().tolist()
         return short if self[some].written() != texts and short[some].written() == texts else self
 
@@ -98,6 +97,13 @@ class Step:
         if (np.abs(sizes(at) - self.count) <= 5e-4 * self.count).all():
             return True
         return self.unit == "" and _are_rounded(at, self.count)
+
+    def is_placed_as(self, at: np.ndarray, others: np.ndarray) -> bool:
+        """Whether months have the place of others, (T,) each, in their month, but for few days, and their quarter."""
+        if self.unit != "months" or (place := _place_in_month(others)) is None:
+            return self.unit != "months"
+        is_near = np.abs(place(at.astype("M8[M]")) - at) <= _FEW_DAYS * DAY
+        return bool(is_near.all() and (_months(at[:1]) - _months(others[:1])) % self.count == 0)
 
     def onwards(self, at: np.ndarray, count: int) -> np.ndarray:
         """The next `count` times after the last of `at`, (count,)."""

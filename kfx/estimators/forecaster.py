@@ -11,14 +11,15 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
+from kfx.config.choices import PERIODS
 from kfx.config.option import Option
 from kfx.config.plugins import Portable
 from kfx.data.choice import MEMBERS, Asked, Choice, Offered, choose, judged, kernel_with_length
 from kfx.data.deviations import Deviations
 from kfx.data.gaps import CUBIC, LEFT_OUT, LINE
-from kfx.data.members import PERIODS, is_calendar, periods_of
+from kfx.data.members import is_calendar, periods_of
 from kfx.data.series import uneven
-from kfx.data.times import Step, step_of
+from kfx.data.times import IN_UTC, Step, step_of
 from kfx.data.windows import Trajectory, smape
 from kfx.estimators.parameters import Chosen
 from kfx.estimators.regressor import KernelFlowRegressor
@@ -186,7 +187,8 @@ class KernelFlowForecaster(Portable, BaseEstimator):
 
         series: what the forecast goes on from, (T,) or (T, coordinates), at least as long as a window; None for the
         last series of the fit. Missing values are filled, or forecast first where the series ends with them. Without
-        times it does not say where in the season it is, and settings that see that take no part.
+        times, or with months that have another day, it does not say where in the season it is, and settings that see
+        that take no part.
         return_std: also the deviations of the errors, in the same shape. interval: also where each value lies with this
         probability, low and high. Both come from the errors of forecasts within the series, each by the settings that
         are best elsewhere, as many steps after the last known value.
@@ -203,7 +205,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             each = [one.predict(steps, series=series, return_std=return_std, interval=interval) for one in of]
             return each if series is None else each[0]
         last = self._last if series is None else self._continued(series)
-        choice, members = self._found if series is None or self._knows_place(series) else self._without_places()
+        choice, members = self._found if series is None or self._knows_place(series, last) else self._without_places()
         step = self._step if self._step is not None and self._step.fits(last.at) else step_of([last.at])
         with exclusively():
             found = onwards(members, last, last.ahead(step, int(steps))[0])
@@ -324,15 +326,18 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             raise DataError(f"the series has {steps}; expected those of the fit, {self._step}")
         return given
 
-    def _knows_place(self, series: Any) -> bool:
-        """Whether other values of a series have times that go with those of the fit."""
-        return self._step is not None and has_times(series)
+    def _knows_place(self, series: Any, found: Trajectory) -> bool:
+        """Whether other values of a series have times that go with those of the fit, by one clock."""
+        if self._step is None or not has_times(series) or not self._step.is_placed_as(found.at, self._last.at):
+            return False
+        in_utc = [dates is not None and dates.format == IN_UTC for dates in (found.dates, self._last.dates)]
+        return in_utc[0] == in_utc[1]
 
     def _without_places(self) -> tuple[Choice, list[Member]]:
         if self._without is None:
             raise DataError(
                 f"calendar={self.calendar!r}: the series does not say where in it it is; give a frame with a column "
-                "time, here and in the fit"
+                "time, as in the fit, here too"
             )
         return self._without
 

@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from kfx.jobs import wire
 from kfx.jobs.job import Job
-from kfx.running.signals import NUMBERS, Interrupted
+from kfx.running.signals import INTERRUPTED, NUMBERS, Interrupted
 from kfx.screen.progress import Audience, say
 
 
@@ -137,7 +138,8 @@ class Pool:
         assert worker.stdout is not None
         answer = os.read(worker.stdout.fileno(), 100)
         work = self.busy.pop(worker, None)
-        if answer and self.stopped is None and not self.fresh:
+        code = int(answer.split()[0]) if answer else None
+        if code is not None and code not in INTERRUPTED and self.stopped is None and not self.fresh:
             self.idle.append(worker)
         else:
             answers.unregister(worker.stdout)
@@ -146,7 +148,11 @@ class Pool:
                 self.idle.remove(worker)
         if work is None:
             return
-        code = int(answer.split()[0]) if answer else worker.returncode
+        if code is None:
+            code = worker.returncode
+            if code == 0 and self.stopped is None:  # a signal came before the job began
+                self.waiting = chain([work.job], self.waiting)
+                return
         before_it_began = not answer and self.stopped is not None and code in (0, -self.stopped)
         if not answer and not before_it_began:
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"

@@ -14,13 +14,15 @@ import pandas as pd
 
 from kfx.config.metrics import Better, known_better, main_metric
 from kfx.config.nodes import leaves
+from kfx.config.registry import OPTIONS
+from kfx.data.members import SEEN
 from kfx.experiment.identity import content
 from kfx.files import Document, TableRow
 from kfx.numerics.significance import p_of_being_worse
 from kfx.outcomes import ConfigError, RecordError, Status
 from kfx.record.columns import REJECTED, untimed
 from kfx.record.findings import Findings
-from kfx.record.reading import Run, read_environment
+from kfx.record.reading import Run, read_environment, typed_words
 from kfx.record.search import each_of, runs_below
 
 KEPT = ("initial_kept", "one_length_kept", "smooth_kept", "fits")
@@ -29,12 +31,16 @@ KEPT = ("initial_kept", "one_length_kept", "smooth_kept", "fits")
 
 @dataclass(frozen=True)
 class Compared:
-    """One run in a comparison: its config with dotted keys, its seed, and its measurements."""
+    """One run in a comparison: its config with dotted keys, its seed, and its measurements.
+
+    chosen: of its settings those that a backtest chose, which depend on the data of the seed.
+    """
 
     directory: Path
     settings: Document
     seed: int
     measured: dict[str, float]
+    chosen: frozenset[str] = frozenset()
 
 
 def gather(
@@ -119,7 +125,18 @@ def _measured(run: Run, metric: str, kernel: str, n_interpolation: int | None) -
             "seconds": _number(run.metrics.get("timing", {}).get("fit_seconds")),
             "kernel_evaluations": float(run.trace["kernel_evaluations"].iloc[-1]) if len(run.trace) else math.nan,
         },
+        _chosen(run, settings),
     )
+
+
+def _chosen(run: Run, settings: Document) -> frozenset[str]:
+    """The settings of a run that a backtest chose."""
+    if not any(key.startswith("dataset.deviations.") for key in settings):
+        return frozenset()
+    typed = {word.lstrip("+").split("=")[0] for word in typed_words(run.directory)}
+    length = getattr(OPTIONS["kernel"].get(run.config.kernel.name), "length", None)
+    own = {"dataset.others", f"kernel.{length}", *(f"dataset.{key}" for key in SEEN)}
+    return frozenset(key for key in settings if key in own or key.startswith("dataset.deviations.")) - typed
 
 
 def _mean(row: TableRow | None) -> float:
@@ -213,7 +230,8 @@ def over_sizes(runs: Sequence[Run], by: Sequence[str], metric: str, kernel: str,
 
 def _refuse_mixtures(row: Document, keys: Sequence[str], members: Sequence[Compared]) -> None:
     shown = ", ".join(f"{k}={v}" for k, v in row.items())
-    for name in sorted({name for run in members for name in run.settings} - set(keys)):
+    chosen = frozenset.intersection(*(run.chosen for run in members))
+    for name in sorted({name for run in members for name in run.settings} - set(keys) - chosen):
         found = {str(run.settings.get(name)) for run in members}
         if len(found) > 1:
             raise ConfigError(
