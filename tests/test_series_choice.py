@@ -495,15 +495,83 @@ def test_months_of_another_place_do_not_shift_the_season(kfx):
     assert (found["forecast.low"] < found["high.low"]).all()
 
 
-def test_a_clock_in_utc_is_not_that_of_dates_without_a_zone():
-    hours = pd.date_range("2020-03-01", periods=24 * 20, freq="h", tz="Europe/Berlin")
-    values = np.resize(np.sin(np.arange(24) / 4) * 9, len(hours)) + np.random.default_rng(0).standard_normal(len(hours))
-    settings = {"lags": 1, "differences": (), "logarithm": False, "target": "next", "members": 1, "steps": 12}
-    fitted = KernelFlowForecaster(**settings).fit(pd.DataFrame({"x": values}, index=hours))
+def of_hours(count: int, zone: str = "America/New_York") -> pd.DataFrame:
+    """A peak at noon of a place, and noise."""
+    hours = pd.date_range("2021-01-10", periods=count, freq="h", tz=zone)
+    noise = 0.3 * np.random.default_rng(0).standard_normal(count)
+    return pd.DataFrame({"time": hours, "y": 50 + 10 * np.exp(-((hours.hour.to_numpy() - 12.0) ** 2) / 2) + noise})
+
+
+def spelt(frame: pd.DataFrame, how: str) -> pd.DataFrame:
+    """The same instants in another spelling, or, as `naive`, without their zone."""
+    utc = frame["time"].dt.tz_convert("UTC")
+    ways = {
+        "aware": frame["time"],
+        "aware UTC": utc,
+        "text": frame["time"].astype(str),
+        "text Z": utc.dt.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "naive": frame["time"].dt.tz_localize(None),
+        "naive UTC": utc.dt.tz_localize(None),
+    }
+    return frame.assign(time=ways[how])
+
+
+ZONED = ("aware", "aware UTC", "text", "text Z")
+
+
+@pytest.mark.parametrize("of_fit", [*ZONED, "naive"])
+def test_the_same_instants_have_the_same_place_in_the_day(of_fit):
+    frame = of_hours(240)
+    settings = {"lags": 2, "differences": (), "logarithm": False, "target": "next", "members": 1, "steps": 24}
+    fitted = KernelFlowForecaster(**settings).fit(spelt(frame[:200], of_fit))
     assert fitted.windows_.periods == (1.0,)
-    part = pd.DataFrame({"x": values[:100]}, index=hours[:100])
-    here, there = part, part.tz_convert("America/New_York")
-    np.testing.assert_allclose(fitted.predict(3, series=here), fitted.predict(3, series=there))
+    own = spelt(frame[100:200], of_fit)
+    expected, without = fitted.predict(24, series=own), fitted.predict(24, series=own["y"].to_numpy()[:, None])
+    assert np.abs(expected[:, 0] - frame["y"][200:224]).max() < 2
+    assert np.abs(without[:, 0] - frame["y"][200:224]).max() > 4
+    for how in (*ZONED, "naive UTC"):
+        found = fitted.predict(24, series=spelt(frame[100:200], how))
+        goes_with_it = (of_fit in ZONED) == (how in ZONED)
+        if how == "naive UTC" and of_fit == "naive":  # the same clock, as far as anyone can tell
+            continue
+        np.testing.assert_allclose(found, expected if goes_with_it else without, rtol=1e-9)
+
+
+def test_a_run_on_text_with_offsets_reads_the_instants_of_parquet(kfx):
+    frame = of_hours(240)
+    words = ("run", "dataset=series", "dataset.time=time", "dataset.lags=2", "dataset.differences=[]")
+    more = ("optimizer=none", "figures=false", "dataset.logarithm=false", "dataset.members=1")
+    for name in ("text", "text Z"):
+        spelt(frame, name).to_csv("t.csv", index=False)
+        code, _, err = kfx(*words, *more, "dataset.path=t.csv", f"hydra.run.dir=r/{name[-1]}")
+        assert code == 0, err
+        outs = []
+        for way in ("aware", "aware UTC"):
+            spelt(frame, way).to_parquet("t.parquet")
+            code, out, err = kfx("predict", f"r/{name[-1]}", "t.parquet", "--steps", "24")
+            assert code == 0, err
+            outs.append(out)
+        code, out, err = kfx("predict", f"r/{name[-1]}", "t.csv", "--steps", "24")
+        assert outs == [out, out]
+        assert pd.to_datetime(pd.read_csv(io.StringIO(out))["time"].iloc[0]) == frame["time"].iloc[-1] + pd.Timedelta(
+            "1h"
+        )
+
+
+def test_a_counter_does_not_say_where_in_the_season_it_is(kfx):
+    frame = pd.DataFrame({"time": np.arange(1.0, 97), "y": noisy_season(96)})
+    fitted = KernelFlowForecaster(season=12, steps=12).fit(frame)
+    assert fitted.windows_.periods == (12.0,), "the fit's own series goes on"
+    anew = frame.assign(time=frame["time"] + 5)
+    np.testing.assert_array_equal(
+        fitted.predict(3, series=anew), fitted.predict(3, series=frame["y"].to_numpy()[:, None])
+    )
+    frame.to_csv("t.csv", index=False)
+    words = ("run", "dataset=series", "dataset.path=t.csv", "dataset.time=time", "dataset.season=12", "optimizer=none")
+    code, _, err = kfx(*words, "figures=false", "hydra.run.dir=r")
+    assert code == 0, err
+    config = load_run("r").config
+    assert [config.dataset.calendar, *(each["calendar"] for each in config.dataset.others)] == [[]] * 10
 
 
 def test_a_place_of_others_needs_times(kfx):

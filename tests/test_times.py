@@ -10,6 +10,7 @@ import pytest
 
 from kfx import KernelFlowForecaster, load_run
 from kfx.data import times
+from kfx.data.calendar_steps import step_of
 from kfx.data.cells import PLAIN
 from kfx.data.series_file import Rows, read
 from kfx.experiment.compose import load
@@ -85,12 +86,12 @@ def test_dates_are_read_and_go_on_as_they_are_written(name, is_named):
     found = read_column(times.Dates(expected.to_numpy(), how).written(), how if is_named else None)
     np.testing.assert_array_equal(found.at, expected.to_numpy())
     assert found.format == how
-    assert str(times.step_of([found.at])) == step
-    onwards = times.step_of([found.at]).onwards(found.at, 5)
+    assert str(step_of([found.at])) == step
+    onwards = step_of([found.at]).onwards(found.at, 5)
     np.testing.assert_array_equal(onwards, ahead.to_numpy())
     assert times.Dates(onwards, how).written() == times.Dates(ahead.to_numpy(), how).written()
     holed = np.delete(found.at, 7)
-    assert times.step_of([holed]) is None, "a gap is no step"
+    assert step_of([holed]) is None, "a gap is no step"
 
 
 @pytest.mark.parametrize("months", [1, 2, 3, 6, 12])
@@ -98,8 +99,8 @@ def test_dates_are_read_and_go_on_as_they_are_written(name, is_named):
 def test_short_histories_of_month_ends_go_on_to_month_ends(months, count):
     for first in pd.date_range("2021-01-31", periods=12, freq="ME"):
         at = pd.date_range(first, periods=count + 6, freq=pd.offsets.MonthEnd(months)).to_numpy().astype("M8[us]")
-        if str(times.step_of([at[:count]])) == f"{months} month" + "s" * (months > 1):  # two may be days apart
-            np.testing.assert_array_equal(times.step_of([at[:count]]).onwards(at[:count], 6), at[count:])
+        if str(step_of([at[:count]])) == f"{months} month" + "s" * (months > 1):  # two may be days apart
+            np.testing.assert_array_equal(step_of([at[:count]]).onwards(at[:count], 6), at[count:])
 
 
 def test_dates_of_parquet_are_those_of_text():
@@ -109,7 +110,7 @@ def test_dates_of_parquet_are_those_of_text():
         np.testing.assert_array_equal(found.at, local.tz_localize(None).to_numpy())
     assert read_column([each.date() for each in local]).written()[0] == "2021-03-20"
     hours = pd.date_range("2021-03-27", periods=60, freq="h", tz="Europe/Berlin")
-    assert str(times.step_of([read_column([str(each) for each in hours]).at])) == "0.0416667 days"
+    assert str(step_of([read_column([str(each) for each in hours]).at])) == "0.0416667 days"
 
 
 @pytest.mark.parametrize(
@@ -142,9 +143,9 @@ def test_other_numbers_stay_numbers(values):
 
 def test_rounded_numbers_have_one_step():
     for values in ((1958 + np.arange(60) / 12).round(3), np.arange(60) * 0.1, (np.arange(40) * 86.4).round()):
-        assert times.step_of([values]) is not None
-        assert times.step_of([np.delete(values, 7)]) is None
-    assert times.step_of([np.cumsum([31.0, 28, 31, 30, 31, 30])]) is None
+        assert step_of([values]) is not None
+        assert step_of([np.delete(values, 7)]) is None
+    assert step_of([np.cumsum([31.0, 28, 31, 30, 31, 30])]) is None
 
 
 def series(path, at, **more):
@@ -296,7 +297,7 @@ def test_a_forecast_goes_on_from_the_rows_after_a_gap_alone(kfx, in_folder):
 
 def test_months_of_local_time_stay_months():
     found = read_column(dates("MS").tz_localize("Europe/Berlin"))
-    ahead = times.step_of([found.at]).onwards(found.at, 2)
+    ahead = step_of([found.at]).onwards(found.at, 2)
     assert ahead.astype("M8[h]").astype(str).tolist() == ["2003-05-01T00", "2003-06-01T00"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kfx.config.choices import PERIODS
-from kfx.data.times import Step, step_of
+from kfx.data.calendar_steps import Step, step_of
 from kfx.data.windows import Trajectory
 
 _OF_DAYS = {7.0: 52, 1.0: 7, 1 / 24: 24, 1 / 48: 48, 1 / 96: 96}
@@ -26,6 +26,11 @@ def season_of_calendar(series: Trajectory) -> int:
     """Those of the calendar, 1 of uneven times, 0 where it knows none."""
     step = step_of([series.at]) if len(series) > 2 else None
     return 1 if step is None else _of_calendar(step, series.at)
+
+
+def says_when(series: Trajectory) -> bool:
+    """Whether times are dates, or years as numbers: others may begin anew in another series."""
+    return series.dates is not None or season_of_calendar(series) > 1
 
 
 _AS_LONG = 0.01

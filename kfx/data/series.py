@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from kfx.data.calendar_steps import Step, sizes, step_of
 from kfx.data.dataset import Dataset
 from kfx.data.files import cache_folder, require_file, warn_once
-from kfx.data.times import Step, sizes, step_of
 from kfx.data.windows import SeriesParts, Trajectory, Windows
 from kfx.outcomes import DataError
 

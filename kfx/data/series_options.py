@@ -113,7 +113,7 @@ class SeriesData(DatasetOption, abc.ABC):
         is_calendar,
         "the target's place in these is a feature too",
         null="the better in that backtest of [] and the season of the calendar or of dataset.season, of a series with "
-        "noise and times, else []",
+        "noise whose times are dates or years, else []",
     )
     elapsed: bool = flag(False, "the times from a window's values to its target are features too, for irregular series")
     noise: float = number(
@@ -267,7 +267,7 @@ class SeriesData(DatasetOption, abc.ABC):
         stride = f" of stride {self.stride}" if self.stride > 1 else ""
         seen = self.windows().differences
         of = f", {seen}" if seen.steps or seen.logarithm else ""
-        of += ", with the place in the season" if self.calendar else ""
+        of += ", with the place in the season" * bool(self.calendar)
         of += "" if self.missing in (None, LEFT_OUT) else f", missing values on a {self.missing}"
         others = f"; the forecast is the median with {len(self.others)} other settings" if self.others else ""
         return f"{self.lags} lag{'s' if self.lags != 1 else ''}{stride}{of}{others}"
@@ -309,11 +309,13 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def _offered(self) -> Offered:
         from kfx.data.choice import Offered
+        from kfx.data.seasons import says_when
 
         differences = None if self.differences is None else tuple(self.differences)
         is_increment = None if self.target is None else self.target == INCREMENT
         own = self.lags, self.stride, self.horizon, is_increment, self.elapsed
-        periods = None if self.calendar is None and self.has_times() else periods_of(self.calendar or ())
+        is_free = self.calendar is None and self.has_times() and says_when(self.trajectories()[0][0])
+        periods = None if is_free else periods_of(self.calendar or ())
         return Offered(*own, differences, self.logarithm, self.season, periods, self.missing)
 
 
@@ -349,8 +351,6 @@ def _usable(
 
 _FRACTION = 0.2
 _choices: dict[str, Choice] = {}
-
-
 _IMPLIED = {"decimal": ".", "encoding": "utf-8", "date_format": None}
 
 

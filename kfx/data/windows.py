@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from kfx.data.calendar_steps import DAY, Step, sizes
 from kfx.data.differences import Differences
 from kfx.data.files import warn_once
 from kfx.data.gaps import LEFT_OUT, filled
-from kfx.data.times import DAY, Dates, Step, sizes
+from kfx.data.times import Dates
 from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
 

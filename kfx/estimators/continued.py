@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kfx.data.calendar_steps import Step, sizes
 from kfx.data.row_file_options import changes
 from kfx.data.series import require_regular
 from kfx.data.series_file import Rows, read
 from kfx.data.series_options import OwnSeriesOption
-from kfx.data.times import Dates, Step, sizes
+from kfx.data.times import Dates
 from kfx.data.windows import SeriesParts, Trajectory
 from kfx.estimators.recorded import Model
 from kfx.evaluation.ensemble import onwards, with_others

@@ -14,16 +14,18 @@ from sklearn.utils.validation import check_is_fitted
 from kfx.config.choices import PERIODS
 from kfx.config.option import Option
 from kfx.config.plugins import Portable
+from kfx.data.calendar_steps import Step, step_of
 from kfx.data.choice import MEMBERS, Asked, Choice, Offered, choose, judged, kernel_with_length
 from kfx.data.deviations import Deviations
 from kfx.data.gaps import CUBIC, LEFT_OUT, LINE
 from kfx.data.members import is_calendar, periods_of
+from kfx.data.seasons import says_when
 from kfx.data.series import uneven
-from kfx.data.times import IN_UTC, Step, step_of
+from kfx.data.times import zone_of
 from kfx.data.windows import Trajectory, smape
 from kfx.estimators.parameters import Chosen
 from kfx.estimators.regressor import KernelFlowRegressor
-from kfx.estimators.series import has_times, is_flat, names_of, step_of_times, trajectories
+from kfx.estimators.series import has_times, has_zones, is_flat, names_of, step_of_times, trajectories
 from kfx.estimators.settings import kernel_option
 from kfx.evaluation.ensemble import Member, onwards, solved
 from kfx.kernels.base import Kernel
@@ -157,7 +159,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             each = series if isinstance(series, (list, tuple)) and len(train) > 1 else [series]
             self.forecasters_ = [clone(self).set_params(panel="shared").fit(own) for own in each]
         else:
-            self._step = step_of_times(series, train)
+            self._step, self._has_zones = step_of_times(series, train), has_zones(series)
             self._learn(train)
         self.n_features_in_ = train[0].values.shape[1]
         return self
@@ -187,8 +189,8 @@ class KernelFlowForecaster(Portable, BaseEstimator):
 
         series: what the forecast goes on from, (T,) or (T, coordinates), at least as long as a window; None for the
         last series of the fit. Missing values are filled, or forecast first where the series ends with them. Without
-        times, or with months that have another day, it does not say where in the season it is, and settings that see
-        that take no part.
+        times, with months that have another day, without the time zone of the fit, or with times that are no dates or
+        years, it does not say where in the season it is, and settings that see that take no part.
         return_std: also the deviations of the errors, in the same shape. interval: also where each value lies with this
         probability, low and high. Both come from the errors of forecasts within the series, each by the settings that
         are best elsewhere, as many steps after the last known value.
@@ -330,8 +332,9 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         """Whether other values of a series have times that go with those of the fit, by one clock."""
         if self._step is None or not has_times(series) or not self._step.is_placed_as(found.at, self._last.at):
             return False
-        in_utc = [dates is not None and dates.format == IN_UTC for dates in (found.dates, self._last.dates)]
-        return in_utc[0] == in_utc[1]
+        zones = [zone_of(dates.format) != "" for dates in (found.dates, self._last.dates) if dates is not None]
+        is_known = says_when(self._last) or not _is_auto(self.calendar)
+        return is_known and len(set(zones)) < 2 and has_zones(series) == self._has_zones
 
     def _without_places(self) -> tuple[Choice, list[Member]]:
         if self._without is None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kfx.data.calendar_steps import Step, step_of
 from kfx.data.cells import PLAIN
 from kfx.data.series import uneven
-from kfx.data.times import Dates, Step, read, step_of
+from kfx.data.times import Dates, apart, read
 from kfx.data.windows import Trajectory
 from kfx.outcomes import DataError
 
@@ -46,6 +47,12 @@ def _each(series: Any) -> Sequence[Any]:
 def has_times(series: Any) -> bool:
     """Whether a frame, or one of several, has times."""
     return any(_time_column(each) is not None for each in _each(series))
+
+
+def has_zones(series: Any) -> bool:
+    """Whether the times of a frame, or of one of several, say their time zones."""
+    columns = map(_time_column, _each(series))
+    return any(column is not None and _has_zone(column) for column in columns)
 
 
 def step_of_times(series: Any, found: Sequence[Trajectory]) -> Step | None:
@@ -120,16 +127,29 @@ def _time_column(given: Any) -> pd.Series | None:
     )
 
 
+def _has_zone(column: pd.Series) -> bool:
+    """Whether times have a time zone, or, as text, an offset from UTC."""
+    import pandas as pd
+
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return isinstance(column.dtype, pd.DatetimeTZDtype)
+    return pd.api.types.is_string_dtype(column) and bool((apart(column)[1] != "").all())
+
+
 def _times(given: Any, like: Dates | None) -> tuple[np.ndarray | None, Dates | None]:
     """The times of a frame's rows, (T,), and their dates, if it has some."""
+    import pandas as pd
+
     if (column := _time_column(given)) is None:
         return None, None
     try:
-        has_zone = str(column.dtype).startswith("datetime64[") and getattr(column.dt, "tz", None) is not None
-        how = like.format if like is not None and has_zone else None
+        is_aware = isinstance(column.dtype, pd.DatetimeTZDtype)
+        how = like.format if like is not None and is_aware else None
         found = read(column, PLAIN, how, np.zeros(len(column), dtype=int))
     except DataError as error:
         raise DataError(f"the times of a series, {column.name}: {error}") from error
+    if isinstance(found, Dates) and like is not None and not is_aware:
+        found = found.by_clock_of(like)
     dates = found if isinstance(found, Dates) else None
     time = found.days() if isinstance(found, Dates) else found
     if (np.diff(time) <= 0).any():
