@@ -306,3 +306,22 @@ def test_the_factor_of_few_points_is_not_kept(kfx, files):
     assert kfx("run", *TABLE, "dataset.target=price", "dataset.exclude=[kind]", *FIT, "hydra.run.dir=r")[0] == 0
     assert Path("r/solution.npz").stat().st_size < 10_000
     assert not Path("r/factor.bin").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_new_dates_whose_days_and_months_are_exchanged_are_refused(kfx, in_folder):
+    rng, days = np.random.default_rng(1), pd.date_range("2021-01-01", periods=60, freq="3D")
+    frame = pd.DataFrame({"day": days.strftime("%d/%m/%Y"), "size": rng.standard_normal(60)})
+    frame["y"] = np.arange(60) / 10 + frame["size"]
+    frame.to_csv("t.csv", index=False)
+    words = ("dataset=table", "dataset.path=t.csv", "dataset.target=y", "optimizer=none", "figures=false")
+    code, _, err = kfx("run", *words, "hydra.run.dir=r")
+    assert code == 0, err
+    frame.assign(day=days.strftime("%m/%d/%Y")).to_csv("new.csv", index=False)
+    code, out, err = kfx("predict", "r", "new.csv")
+    assert (code, out) == (2, "")
+    assert "column day: all its dates are written as %m/%d/%Y, those of the training rows as %d/%m/%Y" in err
+    frame.assign(day=[*days.strftime("%d/%m/%Y")[:-1], "never"]).to_csv("new.csv", index=False)
+    code, out, err = kfx("predict", "r", "new.csv")
+    assert len(out.splitlines()) == 60, err
+    assert "holds 'never', which is no date as in the training rows" in err

@@ -173,6 +173,15 @@ class Dates:
         is_as_trained = (offsets != "").to_numpy() == (self.zone is not None)
         return np.where(is_as_trained, at - times.ahead_of_utc(offsets), np.datetime64("NaT"))
 
+    def other_reading(self, column: pd.Series) -> str | None:
+        """Another format, with which all values of a column are dates, where some are not with that of the training
+        rows: then days and months of the others are exchanged."""
+        there = column.dropna()
+        absent = np.isnat(self.read(there, PLAIN))
+        if absent.all() or not absent.any():
+            return None
+        return next((dates.format for dates in times.readings(there, np.zeros(len(there), dtype=int))), None)
+
     def _read_here(self, column: pd.Series, form: Form) -> np.ndarray:
         """The dates, (n,), by clocks in the training rows' time zone."""
         import pandas as pd

@@ -146,6 +146,9 @@ class Encoding:
             column, kind, kept = frame[name], self.kinds[name], self.kept[name]
             if column.dtype.kind in ("c" if isinstance(kind, Dates) else "cM"):
                 raise DataError(f"new rows: column {name} holds {column.dtype}; expected numbers or words")
+            if isinstance(kind, Dates) and (other := kind.other_reading(column)) is not None:
+                said = f"all its dates are written as {other}, those of the training rows as {kind.format}"
+                raise DataError(f"new rows: column {name}: {said}; write them in the same way")
             absent, part = column.isna().to_numpy(), self._part(name, column)
             own = part[:, : len(kind.names(name))]
             if isinstance(kind, Words):
