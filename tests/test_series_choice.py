@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.kernel_ridge import KernelRidge
 
 from kfx import KernelFlowForecaster, load_run
-from kfx.data import dynamics
+from kfx.data import choice, dynamics
 from kfx.data.backtest import Backtest
 from kfx.data.choice import Asked, Offered, choose
 from kfx.data.deviations import Deviations
@@ -22,6 +22,7 @@ from kfx.data.seasons import period_of, season_of
 from kfx.data.times import Dates
 from kfx.data.windows import Trajectory, Windows
 from kfx.kernels import RBF
+from kfx.numerics import threads
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import ConfigError, DataError
 
@@ -606,3 +607,13 @@ def test_seeds_of_a_series_with_noise_are_compared_though_their_backtests_differ
     code, _, err = kfx("compare", "s")
     assert code == 2
     assert "its runs differ in dataset.lags" in err, "which was given in one of them"
+
+
+def test_the_choice_of_a_run_has_one_thread_of_lapack(kfx, monkeypatch):
+    seen = []
+    chosen = choice.choose
+    monkeypatch.setattr(choice, "choose", lambda *given: (seen.append(threads.of_blas()), chosen(*given))[1])
+    small = ("dataset=dynamics", "dataset.start=7", "dataset.n_train=120", "dataset.n_test=40", "optimizer=none")
+    code, _, err = kfx("run", *small, "figures=false", "hydra.run.dir=r")
+    assert code == 0, err
+    assert {count for counts in seen for count in counts} == {1}

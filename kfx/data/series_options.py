@@ -214,8 +214,7 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def _require_times(self, calendar: Sequence[str | float]) -> None:
         """ConfigError for a place in time of a series that does not say when it is."""
-        named = [each for each in calendar if isinstance(each, str)]
-        if named and self.trajectories()[0][0].dates is None:
+        if (named := [each for each in calendar if isinstance(each, str)]) and not self.trajectories()[0][0].dates:
             raise ConfigError(f"dataset.calendar=[{','.join(named)}]: needs dates; name their column in dataset.time")
         if calendar and not self.has_times():
             said = "other values of the series may begin at any place; name the column of its times in dataset.time"
@@ -254,8 +253,10 @@ class SeriesData(DatasetOption, abc.ABC):
         self._require_possible(config)  # before a choice, which takes a while
         from kfx.data.choice import MEMBERS
         from kfx.data.deviations import Deviations
+        from kfx.numerics.process import exclusively
 
-        choice = self._choice = self._chosen(config, kernel, wants_length)
+        with exclusively():  # threads of LAPACK wait for one another where another process has a core
+            choice = self._choice = self._chosen(config, kernel, wants_length)
         members = self.members or (MEMBERS if choice.test.is_rolling else 1)
         own, *others = choice.settings[:members]
         changes |= {key: value for key, value in recorded(own).items() if key in SEEN and getattr(self, key) is None}
