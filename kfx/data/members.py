@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import PERIODS, SCALES
@@ -30,7 +30,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def periods_of(calendar: Any) -> tuple[float, ...]:
+def periods_of(calendar: Iterable[str | float]) -> tuple[float, ...]:
     """Periods of time, from names of `PERIODS` and numbers."""
     return tuple(PERIODS[each] if isinstance(each, str) else float(each) for each in calendar)
 
