@@ -134,6 +134,21 @@ def test_an_error_in_one_job_stops_no_other(kfx, in_folder):
     assert (code, err) == (2, "kfx: kernel=mine: ZeroDivisionError: float division by zero (mine.py, line 19)\n")
 
 
+def test_a_job_whose_folder_holds_results_of_other_data_says_so(kfx, in_folder):
+    Path("t.csv").write_text("a,y\n" + "".join(f"{number},{number % 7 / 2}\n" for number in range(30)))
+    words = ["-m", "dataset=table", "dataset.path=t.csv", "dataset.target=y", "optimizer=none", "figures=false"]
+    words += ["seed=0,1", "hydra.sweep.dir=s", "resume=true"]
+    assert kfx("run", *words)[0] == 0
+    Path("t.csv").write_text(Path("t.csv").read_text() + "30,9\n")
+    code, _, err = kfx("run", *words)
+    table = pd.read_csv("s/sweep.csv")
+    assert code == 2
+    assert table["status"].tolist() == ["missing", "missing"]
+    reason = "s/0: holds a run of another config, data or version of kfx; choose another folder"
+    assert table["reason"][0] == reason
+    assert reason in " ".join(err.split())
+
+
 def test_a_job_that_an_earlier_run_answers_has_its_value(kfx, in_folder):
     from kfx.jobs import sweep
     from kfx.jobs.job import Job

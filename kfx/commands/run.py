@@ -195,7 +195,7 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
     from kfx.report.table import screen
     from kfx.running.signals import noted, undisturbed
 
-    jobs = planned.identities if planned.is_complete else None
+    jobs = sweep.expected(planned.in_folder(folder)) if planned.is_complete else None
     sweep.write(folder / "sweep.csv", sweep.rows(jobs or [], []))
     interrupted = False
     with noted() as signals:

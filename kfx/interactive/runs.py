@@ -110,12 +110,13 @@ def sweep(
         if not planned.is_complete:
             raise ConfigError("hydra/sweeper: draws jobs while it runs, which only the command does; use kfx run -m")
         folder = planned.make_folder()
-        identities, path = planned.identities, folder / "sweep.csv"
-        table_of_sweep.write(path, table_of_sweep.rows(identities, []))
+        all_jobs, path = planned.in_folder(folder), folder / "sweep.csv"
+        expected = table_of_sweep.expected(all_jobs)
+        table_of_sweep.write(path, table_of_sweep.rows(expected, []))
         try:
-            _run_all(planned.in_folder(folder), jobs, Audience.PYTHON if progress else Audience.NOBODY)
+            _run_all(all_jobs, jobs, Audience.PYTHON if progress else Audience.NOBODY)
         finally:
-            rows = table_of_sweep.rows(identities, planned.roots(folder))
+            rows = table_of_sweep.rows(expected, planned.roots(folder))
             table_of_sweep.write(path, rows)
         import pandas as pd
 

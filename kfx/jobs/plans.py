@@ -47,11 +47,6 @@ class Plans:
             return None
         return int(launcher.n_jobs) if launcher._target_ == CORES_LAUNCHER else 0
 
-    @property
-    def identities(self) -> list[tuple[Sequence[str], str]]:
-        """(overrides, identity) of each job."""
-        return [(plan.words, plan.identity) for plan in self.jobs]
-
     def make_folder(self) -> Path:
         """Check machine, kernels, data files and disk space, then make the folder of the run or sweep."""
         if self.is_sweep:

@@ -14,6 +14,7 @@ from kfx.numerics.formatting import number
 from kfx.outcomes import Status
 from kfx.record.findings import Findings
 from kfx.record.reading import typed_words
+from kfx.record.record import TAKEN
 from kfx.record.search import Found, earlier, metrics_in, runs_below
 from kfx.report.table import Table
 from kfx.report.typed import own_words
@@ -25,25 +26,32 @@ COLUMNS = (
 """Columns of `sweep.csv`; `rho_initial` and `rho_final` are means over the same held-out batches."""
 
 
-def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> list[Document]:
-    """A row of `sweep.csv` for each (overrides, identity), from the files of the best run of that identity."""
+Expected = tuple[Sequence[str], str, Path]
+"""Overrides, identity and folder of a job."""
+
+
+def rows(jobs: Sequence[Expected], roots: Iterable[Path]) -> list[Document]:
+    """A row of `sweep.csv` for each job, from the files of the best run of its identity."""
     rank: dict[str, int] = {Status.COMPLETED: 3, Status.RUNNING: 2, Status.INTERRUPTED: 1, Status.FAILED: 1}
     best: dict[str, Found] = {}
     for run in runs_below(roots):
         held = best.get(run.identity or "")
         if run.identity and (held is None or rank.get(run.status, 0) >= rank.get(held.status, 0)):
             best[run.identity] = run
-    return [_row(overrides, identity, best.get(identity)) for overrides, identity in jobs]
+    return [_row(job, best.get(job[1])) for job in jobs]
 
 
-def _row(overrides: Sequence[str], identity: str, run: Found | None) -> Document:
+def _row(job: Expected, run: Found | None) -> Document:
+    overrides, identity, folder = job
     metrics = run.metrics if run else {}
+    # written by the job's own run, it would have been found
+    taken = {} if run or not (folder / "metrics.json").exists() else {"reason": f"{folder}: {TAKEN}"}
     best = Findings.of(metrics).row() or {}
     return {
         "overrides": " ".join(overrides),
         "identity": identity,
         "status": run.state if run else "missing",
-        "reason": metrics.get("reason", ""),
+        "reason": (metrics or taken).get("reason", ""),
         "rho_initial": metrics.get("rho", {}).get("initial", ""),
         "rho_final": metrics.get("rho", {}).get("final", ""),
         "metric": best.get("metric", ""),
@@ -53,10 +61,15 @@ def _row(overrides: Sequence[str], identity: str, run: Found | None) -> Document
     }
 
 
-def jobs_in(folder: Path) -> list[tuple[list[str], str]]:
-    """(overrides, identity) of each run in a sweep's folder, for a sweeper that drew its jobs while it ran."""
+def expected(jobs: Iterable[Job]) -> list[Expected]:
+    """What the rows of these jobs are looked up by."""
+    return [(job.plan.words, job.plan.identity, job.directory) for job in jobs]
+
+
+def jobs_in(folder: Path) -> list[Expected]:
+    """Each run in a sweep's folder, for a sweeper that drew its jobs while it ran."""
     found = [run for run in runs_below([folder], depth=1) if run.identity]
-    return [(typed_words(run.directory), str(run.identity)) for run in found]
+    return [(typed_words(run.directory), str(run.identity), run.directory) for run in found]
 
 
 def loss(job: Job) -> float | None:
@@ -66,7 +79,7 @@ def loss(job: Job) -> float | None:
     found = found or Found(job.directory, metrics_in(job.directory))
     if found.identity != job.plan.identity:
         return None
-    row = _row([], "", found)
+    row = _row(([], "", found.directory), found)
     if not isinstance(row["value"], float):
         return None
     return 1 - row["value"] if row["metric"] == "accuracy" else row["value"]

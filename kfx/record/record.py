@@ -45,6 +45,9 @@ from kfx.record.trace import Trace
 if TYPE_CHECKING:
     from kfx.evaluation.follower import Follower
 
+TAKEN = "holds a run of another config, data or version of kfx; choose another folder"
+"""Why a run does not begin in a folder."""
+
 
 class Record:
     """The record of one run in `directory`, which has one writer: the lock is taken before anything else is touched.
@@ -107,7 +110,7 @@ class Record:
         """Move a failed run of the same identity aside; ConfigError for any other run."""
         shown, held = f"hydra.run.dir={self.directory}", read_metrics(self.directory)
         if held.get("identity") != identity:
-            raise ConfigError(f"{shown}: holds a run of another config, data or version of kfx; choose another folder")
+            raise ConfigError(f"{shown}: {TAKEN}")
         if not replace_failed or held["status"] != Status.FAILED:
             raise ConfigError(f"{shown}: holds a run already; choose another folder")
         number = 1
