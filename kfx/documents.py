@@ -29,7 +29,7 @@ def _are_numbers(value: object) -> bool:
     return all(map(_are_numbers, value)) if isinstance(value, list) else value is None or is_number(value)
 
 
-KINDS: dict[str, Callable[[Any], bool]] = {
+KINDS: dict[str, Callable[[object], bool]] = {
     "text": lambda value: isinstance(value, str),
     "text or null": lambda value: value is None or isinstance(value, str),
     "a number": is_number,

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +20,7 @@ from matplotlib.figure import Figure
 from scipy.optimize import OptimizeResult, minimize
 from scipy.spatial.distance import pdist
 
+from kfx.config.option import Settings
 from kfx.config.plugins import plugged_in
 from kfx.config.registry import OPTIONS
 from kfx.criteria.law import Row
@@ -37,7 +37,7 @@ from kfx.outcomes import NumericalError
 from kfx.plots.regret import by_collection, shares_of_best
 
 __all__ = ["cells", "picture", "table"]
-Criteria = Mapping[str, Mapping[str, Any]]
+Criteria = Mapping[str, Settings]
 """Settings of `objective` by the name under which a criterion is listed."""
 N_TEST = 300
 LENGTHS = tuple(np.geomspace(0.05, 20, 12))
@@ -50,7 +50,7 @@ _HELD_OUT = 200
 """Random halves are drawn until they hold out so many points, at least two of them."""
 
 
-def built(settings: Mapping[str, Any]) -> tuple[Objective, bool]:
+def built(settings: Settings) -> tuple[Objective, bool]:
     """Return the objective of these settings, and whether λ may be trained on it."""
     own = dict(settings)
     option = OPTIONS["objective"][own.pop("name")](**own)
@@ -87,7 +87,7 @@ def posed(truth: str, d: int, n: int, noise: float, draw: int) -> Problem:
     return Problem(x[:n], y[:n], x[n:], f[n:], y[n:], halves)
 
 
-def of_data(dataset: Mapping[str, Any], most: int, draw: int) -> Problem:
+def of_data(dataset: Settings, most: int, draw: int) -> Problem:
     """Return the problem of a data set, at most `most` training and N_TEST · 3 test points, drawn at random.
 
     dataset: settings of `dataset`, whose split, if it has splits, is the draw. Features are standardized, targets, or
@@ -202,7 +202,7 @@ def on_truth(
 
 
 def on_data(
-    dataset: Mapping[str, Any], name: str, most: int, models: Sequence[str], draws: int, criteria: Criteria
+    dataset: Settings, name: str, most: int, models: Sequence[str], draws: int, criteria: Criteria
 ) -> list[Row]:
     """Rows of one data set: each draw, model, way to λ and criterion; see `lost` and `of_data`."""
     rows: list[Row] = []
@@ -276,7 +276,7 @@ def trained(criterion: Objective, kernel: Kernel, x: np.ndarray, y: np.ndarray, 
 
 
 def cells(
-    blocks: Sequence[Mapping[str, Any]], draws: int, criteria: Criteria, costs: Mapping[str, int] | None = None
+    blocks: Sequence[Settings], draws: int, criteria: Criteria, costs: Mapping[str, int] | None = None
 ) -> dict[str, Callable[[], list[Row]]]:
     """Return a cell for each truth, dimension and number of points of a block, or for each of its data sets, and one of
     costs.

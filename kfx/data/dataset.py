@@ -221,7 +221,7 @@ def checked(data: Dataset, image: tuple[int, ...] | None, has_classes: bool) -> 
     return data
 
 
-def _numbers(dataset: str, name: str, values: Any) -> np.ndarray:
+def _numbers(dataset: str, name: str, values: object) -> np.ndarray:
     """An array as float64, in one piece; DataError for words."""
     try:
         return np.ascontiguousarray(values, dtype=np.float64)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from kfx.data.backtest import Backtest
 from kfx.data.choice import Choice
+from kfx.files import Document
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Deviations:
         return cls(tuple(steps), values, is_relative, _independent(choice.test), most)
 
     @classmethod
-    def recorded(cls, found: Mapping[str, Any]) -> Deviations:
+    def recorded(cls, found: Document) -> Deviations:
         """Those of `as_record`."""
         most = None if found["most"] is None else np.array(found["most"])
         return cls(tuple(found["steps"]), np.array(found["values"]), found["relative"], found["blocks"], most)
 
-    def as_record(self) -> dict[str, Any]:
+    def as_record(self) -> Document:
         """As a config has them."""
         found = {"steps": list(self.steps), "relative": self.is_relative, "blocks": self.blocks}
         found["values"] = [[float(f"{value:.6g}") for value in row] for row in self.values]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from kfx.config.choices import PERIODS, SCALES
+from kfx.config.option import Settings
 from kfx.data.gaps import LEFT_OUT
 
 if TYPE_CHECKING:
@@ -35,14 +36,14 @@ def periods_of(calendar: Iterable[str | float]) -> tuple[float, ...]:
     return tuple(PERIODS[each] if isinstance(each, str) else float(each) for each in calendar)
 
 
-def seen_by(member: Mapping[str, Any]) -> dict[str, Any]:
+def seen_by(member: Settings) -> Settings:
     """The fields of `SEEN` of a member; older runs do not record all."""
     return {"missing": LEFT_OUT} | {key: member[key] for key in SEEN if key in member}
 
 
 def is_member(value: object) -> bool:
     """Whether a value is a setting as `dataset.others` has it; what windows see is checked where they are made."""
-    member: dict[str, Any] = {"missing": LEFT_OUT, "calendar": []} | value if isinstance(value, dict) else {}
+    member: Settings = {"missing": LEFT_OUT, "calendar": []} | value if isinstance(value, dict) else {}
     if set(member) != set(MEMBER) or None in [member[key] for key in SEEN] or not is_calendar(member["calendar"]):
         return False
     length, shift = member["length"], member["regularization"]

@@ -20,8 +20,7 @@ from kfx.data.row_file_options import FILES_OF_ROWS, FromFile, RowFile, changes,
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
     import numpy as np
 
@@ -163,7 +162,7 @@ class SeriesData(DatasetOption, abc.ABC):
             found.append((self._windows_of(each), each["length"], value))
         return found
 
-    def _windows_of(self, member: Mapping[str, Any]) -> Windows:
+    def _windows_of(self, member: Settings) -> Windows:
         return replace(self, **seen_by(member)).windows()
 
     def build(self, rng: np.random.Generator) -> Dataset:
@@ -220,7 +219,7 @@ class SeriesData(DatasetOption, abc.ABC):
             said = "other values of the series may begin at any place; name the column of its times in dataset.time"
             raise ConfigError(f"dataset.calendar=[{calendar[0]}]: {said}")
 
-    def _check_others(self, others: Sequence[Mapping[str, Any]], config: ConfigView) -> None:
+    def _check_others(self, others: Sequence[Settings], config: ConfigView) -> None:
         """ConfigError for settings beside the run's own that the series or the kernel cannot have."""
         if (self.members or 1) > len(others) + 1:
             raise ConfigError(

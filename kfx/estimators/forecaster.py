@@ -140,7 +140,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         self.sampler = sampler
         self.random_state = random_state
 
-    def fit(self, series: Any, y: None = None) -> Self:
+    def fit(self, series: object, y: None = None) -> Self:
         """Learn from a series, (T,) or (T, coordinates), a DataFrame, or a list of them.
 
         A frame's column called time, date, datetime, timestamp or ds, or its index of dates, holds the times, which
@@ -183,7 +183,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         self.backtest_error_, self.regularization_ = best.error, best.regularization.value
 
     def predict(
-        self, steps: int = 1, *, series: Any = None, return_std: bool = False, interval: float | None = None
+        self, steps: int = 1, *, series: object = None, return_std: bool = False, interval: float | None = None
     ) -> Any:
         """Forecast the next `steps` values, (steps,) or (steps, coordinates), each from those before it.
 
@@ -219,7 +219,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         answers = [each[:, 0] for each in answers] if self._is_flat else answers
         return tuple(answers) if len(answers) > 1 else answers[0]
 
-    def score(self, series: Any, y: None = None) -> float:
+    def score(self, series: object, y: None = None) -> float:
         """Minus the sMAPE of a forecast of `series`, which goes on where the last series of the fit ends; DataError if
         its times do not."""
         check_is_fitted(self, "n_features_in_")
@@ -313,7 +313,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
     _names: Sequence[str] = ()  # of the coordinates, of a frame
     _step: Step | None = None  # of its times
 
-    def _continued(self, series: Any) -> Trajectory:
+    def _continued(self, series: object) -> Trajectory:
         several, names = trajectories(series, self._last.dates), names_of(series)
         if names and self._names and names != self._names:
             raise ValueError(f"the series has the columns {', '.join(names)}; the fit had {', '.join(self._names)}")
@@ -328,7 +328,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             raise DataError(f"the series has {steps}; expected those of the fit, {self._step}")
         return given
 
-    def _knows_place(self, series: Any, found: Trajectory) -> bool:
+    def _knows_place(self, series: object, found: Trajectory) -> bool:
         """Whether other values of a series have times that go with those of the fit, by one clock."""
         if self._step is None or not has_times(series) or not self._step.is_placed_as(found.at, self._last.at):
             return False

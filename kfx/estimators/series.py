@@ -21,7 +21,7 @@ _TIMES = ("time", "date", "datetime", "timestamp", "ds")
 """Columns of a frame that are times, whatever the case."""
 
 
-def trajectories(series: Any, like: Dates | None = None) -> list[Trajectory]:
+def trajectories(series: object, like: Dates | None = None) -> list[Trajectory]:
     """Series, (T,) or (T, coordinates) each, an array, a frame, or a list of them.
 
     like: dates of an earlier series, by whose clocks those with a time zone are read.
@@ -38,24 +38,25 @@ def trajectories(series: Any, like: Dates | None = None) -> list[Trajectory]:
     return found
 
 
-def _each(series: Any) -> Sequence[Any]:
+def _each(series: object) -> Sequence[Any]:
     """The series of a list of them, or the one."""
-    several = isinstance(series, (list, tuple)) and len(series) > 0 and np.ndim(series[0]) > 0
-    return series if several else [series]
+    if isinstance(series, (list, tuple)) and len(series) > 0 and np.ndim(series[0]) > 0:
+        return series
+    return [series]
 
 
-def has_times(series: Any) -> bool:
+def has_times(series: object) -> bool:
     """Whether a frame, or one of several, has times."""
     return any(_time_column(each) is not None for each in _each(series))
 
 
-def has_zones(series: Any) -> bool:
+def has_zones(series: object) -> bool:
     """Whether the times of a frame, or of one of several, say their time zones."""
     columns = map(_time_column, _each(series))
     return any(column is not None and _has_zone(column) for column in columns)
 
 
-def step_of_times(series: Any, found: Sequence[Trajectory]) -> Step | None:
+def step_of_times(series: object, found: Sequence[Trajectory]) -> Step | None:
     """The one step of the times of frames, None of arrays. found: their `trajectories`. DataError for uneven times."""
     if not has_times(series):
         return None
@@ -68,7 +69,7 @@ def step_of_times(series: Any, found: Sequence[Trajectory]) -> Step | None:
     return step
 
 
-def names_of(series: Any) -> list[str]:
+def names_of(series: object) -> list[str]:
     """The columns of a frame, or of the first of several, that are coordinates; none of arrays."""
     first = series[0] if isinstance(series, (list, tuple)) and len(series) > 0 else series
     return [str(name) for name in getattr(first, "columns", ()) if not _is_time(name)]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import yaml
@@ -15,7 +14,7 @@ from omegaconf import OmegaConf
 from kfx.config import catalogue
 from kfx.config.fields import Several, nested, ranged, word
 from kfx.config.nodes import make, near
-from kfx.config.option import Option
+from kfx.config.option import Option, Settings
 from kfx.config.plugins import load_plugins, plugged_in
 from kfx.config.published import Quantity
 from kfx.experiment.config import check
@@ -68,8 +67,8 @@ class Study(Option):
     """The content of a file of the group `study`."""
 
     cells: str = ranged("", "a module's name", lambda v: True, "module of kfx.criteria that measures, in place of runs")
-    settings: dict[str, Any] = field(default_factory=dict, metadata={"meaning": "settings of the cells"})
-    smoke: dict[str, Any] = field(default_factory=dict, metadata={"meaning": "settings with which they end in seconds"})
+    settings: Settings = field(default_factory=dict, metadata={"meaning": "settings of the cells"})
+    smoke: Settings = field(default_factory=dict, metadata={"meaning": "settings with which they end in seconds"})
     runs: Several = nested(  # noqa: RUF009
         None,
         "a name and a list of words for each run",
