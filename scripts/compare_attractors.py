@@ -120,9 +120,9 @@ def add(rows: list[dict[str, object]], path: Path) -> None:
         writer.writerows(rows)
 
 
-def compare(systems: list[str], methods: list[str], path: Path) -> None:
-    """Compute the rows that are missing."""
-    there = set(table()[["system", "method"]].itertuples(index=False, name=None))
+def compare(systems: list[str], methods: list[str], path: Path) -> list[str]:
+    """Compute the rows that are missing; return the systems that failed."""
+    failed, there = [], set(table()[["system", "method"]].itertuples(index=False, name=None))
     for system in systems:
         missing = [method for method in methods if (system, method) not in there]
         try:
@@ -131,6 +131,8 @@ def compare(systems: list[str], methods: list[str], path: Path) -> None:
                 add([row(system, method, series)], path)
         except Exception as error:  # a system that fails must not end the comparison
             print(f"{system}: {type(error).__name__}: {error}", flush=True)
+            failed.append(system)
+    return failed
 
 
 def published(path: Path) -> list[dict[str, object]]:
@@ -205,7 +207,9 @@ def main() -> None:
     methods = [name for name in parsed.methods.split(";") if name] or list(METHODS)
     if unknown := [name for name in methods if name not in METHODS]:
         parser.error(f"--methods {';'.join(unknown)}: expected out of {'; '.join(METHODS)}")
-    compare(systems[part::parts], methods, FOLDER / ("attractors.csv" if parts == 1 else f"attractors-{part}.csv"))
+    path = FOLDER / ("attractors.csv" if parts == 1 else f"attractors-{part}.csv")
+    if failed := compare(systems[part::parts], methods, path):
+        parser.exit(1, f"{len(failed)} of {len(systems[part::parts])} systems failed: {', '.join(failed)}\n")
 
 
 if __name__ == "__main__":
