@@ -14,7 +14,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from kfx.config.nodes import make
-from kfx.config.published import Quantity, read_published
+from kfx.config.published import Printed, Quantity, read_published
 from kfx.experiment.compose import composed, of_job, without_hydra
 from kfx.experiment.config import settled
 from kfx.experiment.sweeps import parse
@@ -574,3 +574,13 @@ def test_errors_over_the_last_layers_are_those_of_the_trained_kernel(tmp_path, k
     metrics = {"evaluation": evaluation, "last_layers": [{"metric": "error", "n_interpolation": 10, "mean": 0.3}]}
     found = measured_as(Quantity(metric="error", kernel=kernel, n_interpolation=10), metrics, tmp_path)
     assert found == pytest.approx(error)
+
+
+def test_the_deviation_beside_a_mean_is_that_of_its_window():
+    first, second = [1, 10], [11, 20]
+    own = [
+        Printed("error", window=window, statistic=statistic, value=float(text), text=text)
+        for statistic, window, text in (("sd", first, "0.1"), ("sd", second, "0.3"), ("mean", second, "2"))
+    ]
+    item = numbers._part(Command("owhadi_yoo/mnist_network", ()), own, None, False, True).items[0]
+    assert (item.printed.text, item.deviation) == ("2", "0.3")

@@ -267,9 +267,13 @@ def _part(
 
 def _deviation(mean: Printed, own: Sequence[Printed]) -> Printed | None:
     """The deviation that is printed beside a mean."""
-    at = mean.place[:3], mean.source, "mean"
-    found = (each for each in own if each.statistic in _DEVIATIONS)
-    return next((each for each in found if (each.place[:3], each.source, mean.statistic) == at), None)
+
+    def at(number: Printed) -> tuple[object, ...]:
+        metric, kernel, n, _, window = number.place
+        return metric, kernel, n, window, number.source
+
+    found = (each for each in own if each.statistic in _DEVIATIONS and at(each) == at(mean))
+    return next(found, None) if mean.statistic == "mean" else None
 
 
 def _before(trained: Printed, own: Sequence[Printed], table: Table | None) -> tuple[float, list[float]] | None:
