@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.integrate import quad
@@ -192,6 +193,19 @@ def test_recorded_metrics_can_be_recomputed_from_predictions(kfx, in_folder, wor
             assert table[metric] == pytest.approx(value, rel=1e-9), (kernel, repeat, metric)
     (axes, *_) = plots.one(run, "calibration").axes
     assert axes.get_xlabel()
+
+
+def test_the_picture_leaves_out_an_output_that_does_not_vary(kfx, in_folder):
+    x = np.random.default_rng(0).normal(size=(120, 2))
+    columns = {"a": x[:, 0], "b": x[:, 1], "y": np.sin(x[:, 0]) + 0.1 * x[:, 1], "k": 5.0}
+    pd.DataFrame(columns).to_csv("t.csv", index=False)
+    assert kfx("run", "dataset=table", "dataset.path=t.csv", "dataset.target=[y,k]", *FEW)[0] == 0
+    run = load_run("r")
+    (axes,) = plots.one(run, "calibration").axes
+    at = list(axes.lines[-1].get_xdata()).index(0.95)
+    (measured,) = run.evaluation.query("kernel == 'trained' and metric == 'coverage_95'")["value"]
+    assert axes.lines[-1].get_ydata()[at] == pytest.approx(measured)
+    assert measured > 0.8
 
 
 def test_an_interrupted_evaluation_has_each_prediction_once(kfx, in_folder):

@@ -243,6 +243,22 @@ def test_numbers_are_rounded_by_their_deviation(mean, deviation, shown):
     assert spread(mean, deviation) == shown
 
 
+def test_a_setting_that_is_null_or_absent_is_a_row(kfx, in_folder):
+    words = ["seed=0,1", "optimizer=sgd,nesterov", "sampler.batch_size=null,20", "hydra.sweep.dir=t"]
+    package.sweep([*TINY, *words], progress=False)
+    by = ["optimizer", "optimizer.momentum", "sampler.batch_size"]
+    frame = package.compare("t", by=by)
+    rows = {tuple(map(str, row)) for row in frame[by].itertuples(index=False)}
+    assert rows == {("sgd", "-", "null"), ("sgd", "-", "20"), ("nesterov", "0.9", "null"), ("nesterov", "0.9", "20")}
+    assert frame["n"].tolist() == [2, 2, 2, 2]
+    code, out, err = kfx("compare", "t", "--by", ",".join(by), "--curve", "c.png", "--figure", "f.png")
+    assert (code, err) == (0, "")
+    code, out, err = kfx("compare", "t", "--by", "kernel.trainable", "--mix")
+    assert (code, err) == (0, "")
+    assert "null" in out
+    assert kfx("compare", "t", "--by", "")[::2] == (2, "kfx: --by: expected one or more config keys\n")
+
+
 def test_a_regression_needs_no_metric(kfx, sweep):
     code, out, err = kfx("compare", "s", "--by", "kernel.sigma", "--csv", "t.csv")
     assert (code, err) == (0, "")

@@ -183,6 +183,8 @@ def test_a_run_with_components_predicts_what_it_recorded(kfx, outputs, in_folder
     mse = run.evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item()
     assert mse == pytest.approx(np.mean((target - prediction) ** 2))
     assert len(run.kernels) == {"pca": len(run.kernels), "cca": 3, "shared": 1, "none": 12}[outputs]
+    says_whose = "(geometric means of the kernels' λ)" in "\n".join(run.summary())
+    assert says_whose == (outputs != "shared"), "there is one λ"
 
 
 def test_each_output_has_the_kernel_of_a_fit_to_it_alone():
@@ -321,6 +323,7 @@ def test_what_a_kill_leaves_goes_on_with_the_component_where_it_stopped(in_folde
             ["outputs.kernels=separate", "optimizer=flow_euler"],
             "does not go with optimizer=flow_euler, which moves points",
         ),
+        (["outputs.kernels=separate", "evaluation.train_error=true"], "does not go with evaluation.train_error=true"),
         (["outputs.components=0"], "outputs.components"),
         (["outputs.components=1.5"], "outputs.components"),
         (["outputs.reduce=pca", "outputs.components=7"], "outputs.components=7: the training points give 1"),

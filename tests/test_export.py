@@ -38,6 +38,15 @@ def written(tool, place, *paths):
     return list(tool.write(finished.read(paths)[0], str(place), "kfx"))
 
 
+def test_names_that_mlflow_refuses_are_changed_and_stay_apart():
+    nothing = (np.zeros(0),) * 3
+    names = ["parameter.lengths.T (°C)", "parameter.lengths.T (°F)", "parameter.lengths.b|c", "parameter.lengths.b_c"]
+    found = [name for name, *_ in to_mlflow._named((name, *nothing) for name in names)]
+    assert found == [
+        *("parameter.lengths.T __C_", "parameter.lengths.T __F_", "parameter.lengths.b_c", "parameter.lengths.b_c-2"),
+    ]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::sqlalchemy.exc.SADeprecationWarning")
 @pytest.mark.slow
 def test_mlflow_has_settings_series_results_and_files(in_folder, runs):

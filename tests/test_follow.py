@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from kfx import load_run
+from kfx.evaluation.follower import _statistics
 
 SMALL = ["dataset=digits", "dataset.n_train=120", "dataset.n_test=60", "sampler.batch_size=30", "figures=false"]
 SMALL += [
@@ -115,6 +118,15 @@ def test_windows_have_the_statistics_of_what_was_evaluated_within(kfx):
     assert [first["min"], first["max"]] == pytest.approx([within.min(), within.max()], rel=1e-14)
     assert first["sd"] == pytest.approx(within.std())
     assert {row["iterations"] for row in rows if row["window"] == [5, 6]} == {1}
+
+
+def test_a_failed_evaluation_leaves_no_mean():
+    rows = pd.DataFrame({"metric": "error", "n_interpolation": 10, "regularization": 0.1, "layer": [2, 2, 3, 3]})
+    (found,) = _statistics(rows.assign(value=[0.1, 0.3, np.nan, 0.5]), "layer")
+    assert found["layers"] == 2
+    assert all(math.isnan(found[name]) for name in ("mean", "min", "max", "sd"))
+    (found,) = _statistics(rows.assign(value=[0.1, 0.3, 0.4, 0.6]), "layer")
+    assert [found["mean"], found["sd"]] == pytest.approx([0.35, 0.3 / 2**0.5])
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ def test_the_picture_ends_the_valid_time_where_the_metric_does(kfx, in_folder):
     known = values[:200]
     assert run.metrics["training_deviation"] == {"v": pytest.approx(known.std())}
     assert 0 < valid < 40
-    assert plots.forecast._valid_until(run, rows) == 200 + valid
+    assert plots.forecast._valid_until(run, rows) == 199 + valid, "199 is the last known row"
 
 
 def test_a_trained_kernel_is_judged_by_the_same_blocks():

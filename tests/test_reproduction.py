@@ -385,6 +385,18 @@ def test_runs_become_rows_of_a_table_and_of_the_page_where_those_of_other_settin
     assert kfx("reproduce", "--check")[0] == 0
 
 
+def test_a_run_of_an_experiment_that_has_changed_since_is_no_measurement(kfx, in_folder):
+    made(kfx, "optimizer.iterations=2", "optimizer.iterations=3")
+    command = Command.of_run(Path("r"))
+    assert command.overrides == ("optimizer.iterations=3",), "the last of two words for a key holds"
+    raw = of_job(command.words)
+    raw.regularization.value = 0.5
+    with pytest.raises(
+        RecordError, match=r"r: the experiment has changed since \(regularization.value: .*, 0.5\); run it again"
+    ):
+        tables.measure(Path("r"), [], raw)
+
+
 def test_a_smoke_run_is_no_measurement(kfx, in_folder):
     assert kfx("run", "--smoke", f"+experiment={RBF}", "hydra.run.dir=r")[0] == 0
     code, _, err = kfx("reproduce", "--add", "r")

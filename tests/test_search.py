@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from kfx import load_run
 from kfx.kernels import RBF, RationalQuadratic
+from kfx.kernels.space import Space
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import nll, rho
@@ -46,6 +48,19 @@ def test_differences_against_the_exact_gradient(scheme, tolerance, per_parameter
     np.testing.assert_allclose(found.gradient, exact.gradient, rtol=tolerance)
     assert found.rho == pytest.approx(exact.rho, rel=1e-12)
     assert loss.kernel_evaluations == 1 + 2 * per_parameter
+
+
+@pytest.mark.parametrize("scheme", ["forward", "central"])
+@pytest.mark.parametrize("high", [0.3, 1.0, 7.0, 20.0, 50.0])
+def test_differences_at_an_upper_bound_look_back(scheme, high):
+    kernel = RBF(0.25, bounds={"sigma": (0.2, high)})
+    at = Space("log", kernel.bounds).to_parameters(np.log(np.array([high])))  # up to round-off
+    batch = FixedSampler(30, 0.5).start(*table()).draw(Streams(0)["batches"])
+    exact, differences = (
+        loss(rho, Regularization(1e-2, "centered"), kernel, *table())(at, batch).gradient
+        for loss in (Loss, partial(DifferencedLoss, 1e-4, scheme))
+    )
+    np.testing.assert_allclose(differences, exact, rtol=5e-3)
 
 
 def test_float32_is_warned_about():

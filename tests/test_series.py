@@ -308,6 +308,10 @@ def test_a_run_chooses_windows_and_its_forecasts_have_the_recorded_errors(kfx):
         error = np.sqrt(np.mean(((forecast - truth) / scale) ** 2, axis=1)).reshape(-1, 20)
         assert recorded["nrmse"] == pytest.approx(np.sqrt((error**2).mean(axis=1)).mean())
         assert recorded["valid_lyapunov_times"] == pytest.approx(0.9056 * recorded["valid_time"])
+    of_forecasts = next(line for line in run.summary() if line.startswith("forecast "))
+    summary = "\n".join(run.summary())
+    assert "R² " in of_forecasts
+    assert summary.count("R² ") == 1, "that beside the rmse of one step would be of other values"
     first = rows[(rows["kernel"] == "trained") & (rows["origin"] == 0)]
     np.testing.assert_allclose(first["truth.x"], series.test[0].values[:20, 0])
     assert first["time"].iloc[0] == pytest.approx(series.train[0].time[-1] + 0.025)

@@ -140,6 +140,7 @@ class EvaluationPart(Part, Protocol):
     n_interpolation: list[int] | None
     rho: bool
     posterior_variance: bool
+    train_error: bool | None
     solver: str
     regularization: Several
 

@@ -87,6 +87,7 @@ class OutputsSection(Option):
             "follow.every or follow.last": config.follow.every + config.follow.last > 0,
             "kernel.start_from=worst": config.kernel.start_from == "worst",
             "evaluation.rho=true": config.evaluation.rho,
+            "evaluation.train_error=true": config.evaluation.train_error,
             "evaluation.posterior_variance=true": config.evaluation.posterior_variance,
             "evaluation.draws": getattr(config.evaluation, "draws", 0) > 0,
             "kernel_check=true": config.kernel_check,

@@ -76,7 +76,8 @@ def read(file: tuple[str, ...], rows: Rows) -> tuple[tuple[Trajectory, ...], tup
             row = int(np.flatnonzero(own)[int(back.argmax()) + 1]) + 1
             said = f"row {row} is not later than the row before; sort the rows by time"
             more = "" if rows.series is not None else ", or name the series of each row in dataset.series"
-            more += "" if dates is not None else ", or say how dates are written, as dataset.date_format=%d%m%Y"
+            if dates is None and at.max() > 1e5:  # 1022024, or 010224
+                more += ", or say how dates are written, as dataset.date_format=%d%m%Y"
             raise DataError(f"{where}: column {', '.join(rows.time)}: {said}{more}")
         found.append(Trajectory(at, frame[list(names)][own].to_numpy(dtype=np.float64), name, dates))
     return tuple(found), names

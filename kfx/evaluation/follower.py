@@ -323,17 +323,17 @@ def _statistics(chosen: pd.DataFrame, counted: str) -> list[Document]:
     found = []
     groups: Any = chosen.groupby(["metric", "n_interpolation", "regularization"], dropna=False)
     for (metric, size, regularization), rows in groups:
-        each: pd.Series = rows.groupby(counted)["value"].mean()
+        each: pd.Series = rows.groupby(counted)["value"].mean(skipna=False)  # of a failed evaluation there is no mean
         found.append(
             {
                 "metric": metric,
                 "n_interpolation": None if math.isnan(size) else int(size),
                 "regularization": None if math.isnan(regularization) else float(regularization),
                 f"{counted}s": len(each),
-                "mean": float(each.mean()),
-                "min": float(each.min()),
-                "max": float(each.max()),
-                "sd": float(each.std(ddof=1)) if len(each) > 1 else 0.0,
+                "mean": float(each.mean(skipna=False)),
+                "min": float(each.min(skipna=False)),
+                "max": float(each.max(skipna=False)),
+                "sd": float(each.std(skipna=False)) if len(each) > 1 else 0.0,
             }
         )
     return found

@@ -37,8 +37,8 @@ class KFoldOption(EvaluationOption):
     train_error: bool | None = flag(
         None,
         "also measure train_mse and train_mae, the errors on training points",
-        null="false with own data, whose targets may be transformed, else true",
-        settle=lambda _, config: not config.dataset.is_own,
+        null="false with own data, whose targets may be transformed, and with a kernel for each output, else true",
+        settle=lambda _, config: not (config.dataset.is_own or config.outputs.is_separate),
     )
 
     def fold_size(self, n: int) -> int:

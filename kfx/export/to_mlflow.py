@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from kfx.export.finished import Finished
 from kfx.outcomes import ConfigError, Status
@@ -14,6 +17,8 @@ from kfx.version import to_install
 
 USUAL = "sqlite:///mlflow.db"
 _MOST_METRICS, _MOST_PARAMS, _MOST_TEXT = 1000, 100, 500
+Series = tuple[str, np.ndarray, np.ndarray, np.ndarray]
+"""Name, steps, times and values, as `Finished.series` has them."""
 _ENDS = {Status.COMPLETED: "FINISHED", Status.FAILED: "FAILED", Status.INTERRUPTED: "KILLED"}
 
 
@@ -64,7 +69,7 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
                     client.log_batch(own, params=batch)
                 metrics = [
                     Metric(name, float(value), round(1000 * when), int(step))
-                    for name, steps, times, values in finished.series()
+                    for name, steps, times, values in _named(finished.series())
                     for step, when, value in zip(steps, times, values, strict=True)
                 ]
                 last = max((metric.timestamp for metric in metrics), default=begun)
@@ -78,6 +83,19 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
                 yield f"{finished.name}: run {own}"
         except (MlflowException, SQLAlchemyError) as error:
             raise ConfigError(f"--to {uri}: {' '.join(str(error).split())}") from error
+
+
+def _named(series: Iterable[Series]) -> Iterator[Series]:
+    """Series under names that MLflow takes; those that would become equal get numbers."""
+    taken: set[str] = set()
+    for name, steps, times, values in series:
+        plain, number = re.sub(r"[^\w .:/-]", "_", name, flags=re.ASCII), 1
+        own = plain
+        while own in taken:
+            number += 1
+            own = f"{plain}-{number}"
+        taken.add(own)
+        yield own, steps, times, values
 
 
 def _batches(items: list, size: int) -> Iterator[list]:

@@ -54,8 +54,8 @@ class DifferencedLoss(Loss):
         for i, (low, high) in enumerate(self.kernel.bounds):
             ends = {at[i] + self.step, at[i] - self.step if self.scheme == "central" else at[i]}
             above, below = (float(np.clip(end, low, high)) for end in (max(ends), min(ends)))
-            if above == below:  # at the upper bound: look back
-                below = above - self.step
+            if above - below < self.step / 2:  # at the upper bound, up to round-off: look back
+                below = float(np.maximum(above - self.step, low))
             values = []
             for end in (above, below):
                 there = here

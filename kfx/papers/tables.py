@@ -49,7 +49,8 @@ class Command:
     @classmethod
     def of(cls, experiment: str, words: Sequence[str]) -> Command:
         """The command of these words; those that repeat the experiment's own choices are left out."""
-        own = sorted(word for word in words if not word.startswith(NOT_OF_A_COMMAND))
+        last = {word.lstrip("+").partition("=")[0]: word for word in words}  # of words for one key the last one holds
+        own = sorted(word for word in last.values() if not word.startswith(NOT_OF_A_COMMAND))
         return cls(experiment, tuple(word for word in own if not _is_usual(experiment, word)))
 
     def holds(self, word: str) -> bool:
@@ -146,11 +147,16 @@ def _differences(then: Document, now: Document) -> list[str]:
 
 
 def measure(directory: Path, entries: Sequence[Published], raw: DictConfig) -> Table:
-    """The table of one completed run. entries: numbers printed for its command. raw: its composed config."""
+    """The table of one completed run. entries: numbers printed for its command. raw: the command's config of today.
+
+    RecordError for a run that is not completed or was changed, and for one with other settings than today's.
+    """
     run = load_run(directory)
     if run.metrics["status"] != Status.COMPLETED:
         raise RecordError(f"{directory}: {run.metrics['status']}; kfx resume {directory}")
     run.require_unchanged()
+    if changed := _differences(settings(run.config), settings(raw)):
+        raise RecordError(f"{directory}: the experiment has changed since ({'; '.join(changed)}); run it again")
     common = {
         "seed": str(run.config.seed),
         "iterations": str(len(run.trace)),

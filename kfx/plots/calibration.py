@@ -56,10 +56,11 @@ def _of_classes(rows: pd.DataFrame, names: list[str], axes: Axes) -> tuple[np.nd
 
 
 def _of_values(rows: pd.DataFrame, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities of central intervals, and the shares of targets within them, over all outputs."""
+    """Probabilities of central intervals, and the shares of targets within them, over all outputs that vary."""
     levels = np.append(np.arange(1, _BINS) / _BINS, [0.95, 0.99])
     if "normal_score" in rows:  # the distribution of transformed targets is not normal
         names, rows = ["deviation"], rows.assign(target=rows["normal_score"], prediction=0.0, deviation=1.0)
+    names = [name for name in names if (rows[name] > 0).any()] or names
     sizes = [
         np.abs(rows[name.replace("deviation", "target")] - rows[name.replace("deviation", "prediction")]) / rows[name]
         for name in names

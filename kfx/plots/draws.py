@@ -31,7 +31,11 @@ def best_and_worst(run: Run) -> Figure | None:
     count = len(held["worst_points"])
     known = values[np.isfinite(values)]
     failed = f", {len(values) - len(known)} failed" if len(known) < len(values) else ""
-    spread = f"{number(known.mean())} ± {number(known.std(), known.mean())}"
+    spread = (
+        f"{number(known.mean())} ± {number(known.std(ddof=1), known.mean())}"
+        if len(known) > 1
+        else number(known.mean())
+    )
     of_all = f"{len(values)} draws of {count}{failed}: {what} {spread}"
     if held["worst_points"].ndim != 4 or count > _MOST_IMAGES:
         picture, (panel,) = figure()

@@ -130,7 +130,8 @@ def _errors(run: Run, own: pd.DataFrame) -> np.ndarray:
 
 
 def _valid_until(run: Run, first: pd.DataFrame) -> Any:
-    """The time at which the error of the trained kernel's first forecast passes the threshold, or None."""
+    """The time of the last step before the error of the trained kernel's first forecast passes the threshold, where
+    `valid_time` ends; None if it never does, or in the first step."""
     own = first[first["kernel"] == list(_shown(first))[-1]]
     wrong = _errors(run, own) > run.config.evaluation.threshold
-    return own["time"].iloc[int(wrong.argmax())] if wrong.any() else None
+    return own["time"].iloc[int(wrong.argmax()) - 1] if wrong.any() and not wrong[0] else None

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kfx.optimizers.bayesian import surrogate_search
+from kfx.optimizers.bayesian import search_box, surrogate_search
 from kfx.plots.style import COLOURS, DATA, FAINT, Drawn, figure, finish, objective, symbol
 from kfx.plots.trace import count_iterations, folds, within_fold
 from kfx.record.reading import Run
@@ -58,13 +58,14 @@ def surface(run: Run) -> Figure | None:
     trace, settings = run.trace.dropna(subset="told"), run.config.optimizer
     if "diagnostic.incumbent" not in trace or len(trace) < 3 or len(folds(trace)) > 1:
         return None
-    columns = [c for c in trace.columns if c.startswith("parameter.") and trace[c].nunique() > 1]
+    every = [c for c in trace.columns if c.startswith("parameter.")]
+    columns = [c for c in every if trace[c].nunique() > 1]
     if len(columns) != 2:
         return None
     points = trace[columns].to_numpy(dtype=float)
-    bounds = settings.bounds or None
-    low, high = (np.full(2, b) for b in bounds) if bounds else (points.min(axis=0), points.max(axis=0))
-    search = surrogate_search(np.stack([low, high], axis=1), settings.space, settings.noise, len(points) + 1, 0)
+    box = search_box(run.kernel.bounds, settings.bounds or None)[[every.index(c) for c in columns]]
+    low, high = box.T
+    search = surrogate_search(box, settings.space, settings.noise, len(points) + 1, 0)
     model, space = search.base_estimator_, search.space
     to_axis = np.geomspace if settings.space == "log" else np.linspace
     axes_points = [to_axis(a, b, _GRID) for a, b in zip(low, high, strict=True)]

@@ -164,11 +164,13 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool, b
     name stands for its option: `kernel` for `kernel.name`.
     ConfigError if the runs of one row differ in more than their seed, unless `mix`.
     """
+    if not by:
+        raise ConfigError("--by: expected one or more config keys")
     keys = [key if any(key in run.settings for run in runs) else f"{key}.name" for key in by]
     for key, given in zip(keys, by, strict=True):
         if not any(key in run.settings for run in runs):
             raise ConfigError(f"--by {given}: no run has such a key")
-    settings = pd.DataFrame([{name: run.settings.get(key) for name, key in zip(by, keys, strict=True)} for run in runs])
+    settings = pd.DataFrame([{name: _shown(run, key) for name, key in zip(by, keys, strict=True)} for run in runs])
     found = pd.DataFrame([run.measured for run in runs]).rename(
         columns={"value": metric, "reached": f"{metric}_reached"}
     )
@@ -199,6 +201,12 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool, b
         for name, key in (("data set", "dataset.name"), ("kernel", "kernel.name"), ("N_I", "n_interpolation"))
     )
     return frame
+
+
+def _shown(run: Compared, key: str) -> object:
+    """A setting of a row; text for null, and where a run has no such key, which pandas would count as missing."""
+    value = run.settings.get(key, "-")
+    return "null" if value is None else value
 
 
 def better_in(runs: Iterable[Run], metric: str) -> Better:

@@ -46,8 +46,6 @@ def evaluate_kernels(
     threads.use(context.threads_of_evaluation, context.machine.threads)
     scoring, splits = config.evaluation.scoring(config), config.evaluation.splits(folds, context.streams)
     scoring = replace(scoring, ends=any(fold.warp is not None for fold in folds))
-    if config.outputs.is_separate:
-        scoring = replace(scoring, train_error=False)  # it would be that of components
     started = fixed_on(context, starts)
     kernels = {
         name: started if all(map(operator.is_, own, starts)) else fixed_on(context, own)

@@ -32,7 +32,7 @@ def closing(config: Config, metrics: Document, directory: Path) -> Iterator[Line
     yield from _parameters(config, found)
     yield from _lengths(metrics, directory)
     yield from _held_out(config, metrics)
-    yield from _evaluation(found)
+    yield from _evaluation(config, found)
     yield from _head(found)
     yield from _random(found)
     yield from _forecasts(config, found)
@@ -105,15 +105,18 @@ def _held_out(config: Config, metrics: Document) -> Iterator[Line]:
         yield "", reading
 
 
-def _evaluation(found: Findings) -> Iterator[Line]:
-    """The leading metric at each N_I and λ; below an mse its root, and the share of the variance that is predicted."""
+def _evaluation(config: Config, found: Findings) -> Iterator[Line]:
+    """The leading metric at each N_I and λ; below an mse its root and, but for a series, R², that of its forecasts."""
+    beside_mse = {"rmse": "rmse"} if config.dataset.is_series else {"rmse": "rmse", "r2": "R²"}
+    of_kernels = " (geometric means of the kernels' λ)" if found.places("effective_regularization.0") else ""
     for place in found.places(found.metric):
         if (pair := found.pair(place)) is None:
             continue
         of = _arrow(*(_lambda(row) for row in pair))
-        yield f"N_I {place.n_interpolation}", f"{found.metric} {_change(*pair, found.changes.get(place))}; λ {of}"
+        change = _change(*pair, found.changes.get(place))
+        yield f"N_I {place.n_interpolation}", f"{found.metric} {change}; λ {of}{of_kernels}"
         shown = []
-        for name, metric in (("rmse", "rmse"), ("R²", "r2")) if found.metric == "mse" else ():
+        for metric, name in beside_mse.items() if found.metric == "mse" else ():
             beside = found.pair(place._replace(metric=metric)) or ()
             if beside and None not in (means := [row["mean"] for row in beside]):
                 shown.append(f"{name} {' → '.join(map(number, means))}")
@@ -149,10 +152,10 @@ def _random(found: Findings) -> Iterator[Line]:
 
 
 _OF_FORECASTS = {
-    "forecast": ("smape", "nrmse", "valid_lyapunov_times", "valid_time"),
+    "forecast": ("smape", "nrmse", "valid_lyapunov_times", "valid_time", "r2"),
     "attractor": ("modified_hausdorff", "spectral_distance", "lyapunov_exponent"),
 }
-"""Metrics that stand on a line of the summary, up to three of those that a run has."""
+"""Metrics that stand on a line of the summary, up to four of those that a run has."""
 
 
 def _forecasts(config: Config, found: Findings) -> Iterator[Line]:
@@ -163,10 +166,10 @@ def _forecasts(config: Config, found: Findings) -> Iterator[Line]:
     if chosen := config.dataset.backtest_in_words():
         yield "backtest", chosen
     for key, metrics in _OF_FORECASTS.items():
-        pairs = {name: pair for name in metrics if (pair := found.pair(found.at(name))) is not None}
-        parts = [f"{name.replace('_', ' ')} {_arrow(*(number(row['mean']) for row in pairs[name]))}" for name in pairs]
-        if parts:
-            yield key, ", ".join(parts[:3])
+        pairs = [(name, pair) for name in metrics if (pair := found.pair(found.at(name))) is not None]
+        shown = [(name.replace("_", " "), _arrow(*(number(row["mean"]) for row in pair))) for name, pair in pairs]
+        if parts := [f"{'R²' if name == 'r2' else name} {value}" for name, value in shown]:
+            yield key, ", ".join(parts[:4])
 
 
 def _published(config: Config, metrics: Document, directory: Path) -> Iterator[Line]:
