@@ -83,9 +83,10 @@ def _fallen(item: Item, part: CommandNumbers) -> str:
         return ""
     for other in part.items:
         if other.printed.place == (printed.metric, "initial", *printed.place[2:]):
-            before, after = np.array(other.measured), np.array(item.measured)
-            if len(before) == len(after) and (after > 0).all() and (before > 0).all():
-                factors = before / after
+            assert part.table is not None  # else nothing is measured
+            untrained, trained = part.table.by_seed(other.printed), part.table.by_seed(printed)
+            if untrained.keys() == trained.keys() and min(*untrained.values(), *trained.values()) > 0:
+                factors = np.array([untrained[seed] / trained[seed] for seed in trained])
                 mean, least, most = np.exp(np.log(factors).mean()), factors.min(), factors.max()
                 times = f"falls in {int((factors > 1).sum())} of {len(factors)} seeds"
                 return f"{times}, by {mean:.3g} ({least:.2g} to {most:.2g})"
