@@ -98,6 +98,12 @@ def test_a_landscape_marks_its_minimum_and_a_grid_has_no_saw_tooth(kfx):
 
 
 @pytest.mark.slow
+def test_the_least_of_a_landscape_has_failed_least():
+    at = pd.Series([1.0, 1.0, 2.0, 2.0, 3.0, 3.0])
+    assert landscape.place_of_least(pd.Series([0.1, np.nan, 0.4, 0.4, 0.2, 0.8]), at) == 2.0
+    assert landscape.place_of_least(pd.Series([0.1, np.nan, 0.4, np.nan, np.nan, np.nan]), at) == 1.0
+
+
 def test_a_landscape_of_one_batch_says_so_and_one_by_default_has_a_band(kfx):
     assert (
         kfx("run", "optimizer=grid", "optimizer.iterations=100", *QUICK, "figures=false", "hydra.run.dir=one")[0] == 0

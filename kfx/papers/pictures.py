@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from kfx.outcomes import ConfigError
+from kfx.plots.landscape import place_of_least
 from kfx.plots.style import (
     COLOURS,
     FAINT,
@@ -49,8 +50,8 @@ def landscape(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figu
             panel.fill_between(at, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
             panel.plot(at, mean, color=colour, label=label)
             if key == "objective" and mean.notna().any():
-                least = int(np.nanargmin(mean.to_numpy()))
-                panel.plot(at[least], mean.iloc[least], "*", color=colour, markeredgecolor="white", markersize=13)
+                least = place_of_least(values, run.trace[column])
+                panel.plot(least, mean[least], "*", color=colour, markeredgecolor="white", markersize=13)
         panel.set(ylabel=r"$\rho$" if key == "objective" else rf"$|\partial\rho/\partial${symbol(x, first)}$|$")
         if first.config.optimizer.space == "log":
             panel.set_xscale("log")

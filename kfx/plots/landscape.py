@@ -39,11 +39,11 @@ def objective_over_parameter(run: Run) -> Figure | None:
             panel.fill_between(x, low, high, color=FAINT, alpha=0.5, linewidth=0, label="± 1 sd over batches")
         panel.plot(x, mean, color=COLOURS[0], label=_of_batches(sweeps.count()))
         if key == "objective" and mean.notna().any():
-            least = x[int(np.nanargmin(mean.to_numpy()))]
+            least = place_of_least(values, trace[column])
             shown = symbol(column[len("parameter.") :], run)
             label_of_it = f"smallest at {shown} = {least:.4g}"
             panel.plot(
-                least, mean.min(), "*", color=COLOURS[1], markeredgecolor="white", markersize=15, label=label_of_it
+                least, mean[least], "*", color=COLOURS[1], markeredgecolor="white", markersize=15, label=label_of_it
             )
         panel.set(ylabel=label)
         if key != "objective" and np.all(mean > 0) and mean.max() > 100 * mean.min():
@@ -52,6 +52,16 @@ def objective_over_parameter(run: Run) -> Figure | None:
             panel.set_xscale("log")
     axes[-1].set_xlabel(symbol(column[len("parameter.") :], run))
     return finish(picture, axes[0], run)
+
+
+def place_of_least(values: pd.Series, at: pd.Series) -> float:
+    """Where the mean over batches is smallest, out of the points that failed on the fewest of them, as the search ends.
+
+    values: of the objective, NaN where it failed. at: the parameter.
+    """
+    mean, failed = values.groupby(at).mean(), values.isna().groupby(at).sum()
+    whole = mean[failed == failed[mean.notna()].min()]
+    return float(whole.index[int(whole.argmin())])
 
 
 def _of_batches(counts: pd.Series) -> str:
