@@ -423,6 +423,16 @@ def test_rows_of_before_an_option_stay_and_those_of_other_settings_go():
 
 
 @pytest.mark.slow
+def test_a_seed_is_known_if_its_run_was_asked_for_all_numbers():
+    rows = [
+        dict.fromkeys(tables.COLUMNS, "") | {"seed": seed, "metric": metric, "kernel": "trained", "statistic": "mean"}
+        for seed, metric in (("0", "mse"), ("1", "mse"), ("1", "mae"))
+    ]
+    table = tables.Table(Command(RBF), {}, tuple(rows))
+    assert table.seeds_with([Quantity("mse")]) == [0, 1]
+    assert table.seeds_with([Quantity("mse"), Quantity("mae")]) == [1], "a number was added to the config since"
+
+
 def test_what_is_missing_is_run_and_not_run_again(kfx, in_folder):
     code, out, err = kfx("reproduce", RBF, "--seeds", "2", "--jobs", "2")
     assert code == 0, err

@@ -49,7 +49,8 @@ def missing(entries: Sequence[Entry], seeds: int) -> list[Missing]:
         usual = max(siblings, default=None)
         for part in [*entry.parts, *_readings(entry)]:
             own = part.table.seconds() if part.table is not None else usual
-            known = part.table.seeds if part.table is not None and not part.changed else []
+            printed = [item.printed for item in part.items]
+            known = part.table.seeds_with(printed) if part.table is not None and not part.changed else []
             if not part.is_reading or part.command.overrides in entry.remark.readings:
                 found += [Missing(part, seed, own) for seed in range(seeds) if seed not in known]
     return sorted(found, key=lambda each: (each.seconds is None, each.seconds or 0.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -109,9 +109,17 @@ class Table:
     def seeds(self) -> list[int]:
         return sorted({int(row["seed"]) for row in self.rows})
 
+    def seeds_with(self, quantities: Iterable[Quantity]) -> list[int]:
+        """The seeds whose runs were asked for all of these quantities, whether they measured them or not."""
+        wanted = {_as_text(quantity) for quantity in quantities}
+        asked: dict[int, set[tuple[str, ...]]] = {seed: set() for seed in self.seeds}
+        for row in self.rows:
+            asked[int(row["seed"])].add(tuple(row[key] for key in PLACE))
+        return [seed for seed, places in asked.items() if wanted <= places]
+
     def by_seed(self, quantity: Quantity) -> dict[int, float]:
         """The measurements of a quantity, by seed in ascending order."""
-        place = tuple("" if part is None else str(part) for part in quantity.place)
+        place = _as_text(quantity)
         own = [row for row in self.rows if tuple(row[key] for key in PLACE) == place and row["measured"]]
         return {int(row["seed"]): float(row["measured"]) for row in sorted(own, key=lambda row: int(row["seed"]))}
 
@@ -129,6 +137,11 @@ class Table:
         Keys that did not exist then do not count, because the default of a new option changes nothing.
         """
         return _differences(self.settings, settings(raw))
+
+
+def _as_text(quantity: Quantity) -> tuple[str, ...]:
+    """The place of a quantity as rows have it."""
+    return tuple("" if part is None else str(part) for part in quantity.place)
 
 
 def settings(raw: DictConfig) -> Document:
