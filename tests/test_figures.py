@@ -187,9 +187,11 @@ def test_a_sample_that_changes_its_size_is_shown_with_rho(kfx):
 
 
 @pytest.mark.slow
-def test_a_search_shows_what_was_told_and_its_best(kfx):
+@pytest.mark.parametrize("searched", [("alpha", "beta"), ("beta", "gamma")])
+def test_a_search_shows_what_was_told_and_its_best(kfx, searched):
     words = ["kernel=rational_quadratic", "optimizer=bayesian", "optimizer.iterations=7", "optimizer.initial_points=4"]
-    words += ["kernel.bounds.alpha=[1,5]", "kernel.bounds.beta=[1,7]"]
+    first, second = searched
+    words += [f"kernel.trainable=[{first},{second}]", f"kernel.bounds.{first}=[1,5]", f"kernel.bounds.{second}=[1,7]"]
     assert kfx("run", *words, "sampler.batch_size=30", *QUICK)[0] == 0
     run = load_run("r")
     picture = surrogate.convergence(run)
@@ -202,7 +204,7 @@ def test_a_search_shows_what_was_told_and_its_best(kfx):
     (mesh,) = axes.collections
     corners = mesh.get_coordinates().reshape(-1, 2)
     np.testing.assert_allclose([corners.min(axis=0), corners.max(axis=0)], [[1, 1], [5, 7]])
-    parameters = ["parameter.alpha", "parameter.beta"]
+    parameters = [f"parameter.{name}" for name in searched]
     np.testing.assert_array_equal(np.stack(line(axes, "evaluated").get_data(), axis=1), run.trace[parameters])
     best = run.trace.loc[run.trace["told"].idxmin(), parameters]
     assert [float(part[0]) for part in line(axes, "best").get_data()] == best.to_list()

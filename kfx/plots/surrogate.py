@@ -58,12 +58,12 @@ def surface(run: Run) -> Figure | None:
     trace, settings = run.trace.dropna(subset="told"), run.config.optimizer
     if "diagnostic.incumbent" not in trace or len(trace) < 3 or len(folds(trace)) > 1:
         return None
-    every = [c for c in trace.columns if c.startswith("parameter.")]
-    columns = [c for c in every if trace[c].nunique() > 1]
+    bounds = {f"parameter.{name}": own for name, own in zip(run.kernel.names, run.kernel.bounds, strict=True)}
+    columns = [c for c in bounds if c in trace and trace[c].nunique() > 1]
     if len(columns) != 2:
         return None
     points = trace[columns].to_numpy(dtype=float)
-    box = search_box(run.kernel.bounds, settings.bounds or None)[[every.index(c) for c in columns]]
+    box = search_box(np.stack([bounds[c] for c in columns]), settings.bounds or None)
     low, high = box.T
     search = surrogate_search(box, settings.space, settings.noise, len(points) + 1, 0)
     model, space = search.base_estimator_, search.space
