@@ -13,8 +13,8 @@ from kfx.jobs.job import Job
 from kfx.numerics.formatting import number
 from kfx.outcomes import Status
 from kfx.record.findings import Findings
+from kfx.record.origin import TAKEN
 from kfx.record.reading import typed_words
-from kfx.record.record import TAKEN
 from kfx.record.search import Found, earlier, metrics_in, runs_below
 from kfx.report.table import Table
 from kfx.report.typed import own_words

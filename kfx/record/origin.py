@@ -28,6 +28,9 @@ _OTHERS = (
     *("factor.bin", "checkpoint*", "snapshots", "figures", "grams", ".lock", ".writer.json"),
 )
 
+TAKEN = "holds a run of another config, data or version of kfx; choose another folder"
+"""Why a run does not begin in a folder."""
+
 
 def require_own_files(directory: Path) -> None:
     """RecordError if a file or folder of a record is a link that leads out of it, to be read or written over."""

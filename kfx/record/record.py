@@ -37,16 +37,13 @@ from kfx.record.columns import SEAL, TRACE_COLUMNS
 from kfx.record.environment import changes
 from kfx.record.evaluations import Evaluations
 from kfx.record.fitted import parameter_path
-from kfx.record.origin import seal
+from kfx.record.origin import TAKEN, seal
 from kfx.record.output import require_place_of_run
 from kfx.record.reading import environments, read_metrics, read_table
 from kfx.record.trace import Trace
 
 if TYPE_CHECKING:
     from kfx.evaluation.follower import Follower
-
-TAKEN = "holds a run of another config, data or version of kfx; choose another folder"
-"""Why a run does not begin in a folder."""
 
 
 class Record:

@@ -152,7 +152,7 @@ def _random(found: Findings) -> Iterator[Line]:
 
 
 _OF_FORECASTS = {
-    "forecast": ("smape", "nrmse", "valid_lyapunov_times", "valid_time", "r2"),
+    "forecast": ("smape", "nrmse", "r2", "valid_lyapunov_times", "valid_time"),
     "attractor": ("modified_hausdorff", "spectral_distance", "lyapunov_exponent"),
 }
 """Metrics that stand on a line of the summary, up to four of those that a run has."""
