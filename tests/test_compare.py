@@ -78,15 +78,19 @@ def test_the_best_row_comes_first_and_is_marked(metric):
 
 
 def test_every_metric_says_which_values_are_better():
-    labelled = SimpleNamespace(labels_test=np.zeros(1), energy=None, series=None, reduction=None)
+    two = np.zeros((1, 2))
+    labelled = SimpleNamespace(labels_test=np.zeros(1), energy=None, series=None, reduction=None, y_test=two)
+    several = SimpleNamespace(labels_test=None, energy=None, series=None, reduction=None, y_test=two)
     series = SimpleNamespace(exponent=1.0)
-    values = SimpleNamespace(labels_test=None, energy=1, series=series, reduction=1, targets=np.zeros((1, 2)))
+    values = SimpleNamespace(labels_test=None, energy=1, series=series, reduction=1, targets=two, y_test=two)
     names, rollout = {"rmse", "r2"}, Rollout(1, None, 0.4, attractor_steps=100)
     for solver in ("cholesky", *scoring._OF_SOLVERS):
         asked = dict.fromkeys(("variance", "train_error", "rho", "head", "calibration"), True)
         names |= {*scoring.metric_names(labelled, scoring.Scoring([], solver=solver, **asked))}
+        names |= {*scoring.metric_names(several, scoring.Scoring([], solver=solver))}
         names |= {*scoring.metric_names(values, scoring.Scoring([], solver=solver, rollout=rollout, **asked), True)}
     assert {name.partition(".")[0] for name in names} <= METRICS.keys()
+    assert "mse.1" in names
     assert len(names) > 30
 
 

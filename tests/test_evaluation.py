@@ -443,6 +443,40 @@ def test_each_fold_has_its_kernel(kfx):
     assert (mean["n_interpolation"], mean["repeats"]) == (354, 5)
 
 
+@pytest.mark.parametrize(
+    "words", [(), ("dataset.weights=w",), ("outputs.kernels=separate", "evaluation=k_fold", "evaluation.folds=2")]
+)
+def test_each_of_several_targets_has_errors_of_its_own(kfx, tmp_path, words):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2))
+    targets = {"T °C": np.sin(x[:, 0]), "flat": np.full(60, 3.0), "big": 1000 * x[:, 1] + rng.normal(size=60)}
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "w": rng.uniform(0.5, 2, 60), **targets})
+    frame.drop(columns=[] if "dataset.weights=w" in words else "w").to_csv(tmp_path / "t.csv", index=False)
+    own = ["dataset=table", "dataset.path=t.csv", 'dataset.target=["T °C",flat,big]', "optimizer.iterations=2"]
+    code, out, err = kfx("run", *own, *words, "figures=false", "device.precision_check=off", "hydra.run.dir=r")
+    assert code == 0, err
+    run = load_run("r")
+    predicted = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
+    of_fold = dict(iter(predicted.groupby("repeat")))
+    shown = {row["metric"]: row["mean"] for row in run.metrics["evaluation"] if row["kernel"] == "trained"}
+    for i, (name, whole) in enumerate(targets.items()):
+        found = {"mse": [], "rmse": [], "r2": []}
+        for own in of_fold.values():
+            y, w = own[f"target.{i}"], own.get("weight", pd.Series(1.0, own.index))
+            assert set(y.round(6)) <= set(whole.round(6))
+            mse = np.average((own[f"prediction.{i}"] - y) ** 2, weights=w)
+            variance = np.average((y - np.average(y, weights=w)) ** 2, weights=w)
+            found["mse"].append(mse)
+            found["rmse"].append(np.sqrt(mse))
+            found["r2"].append(1 - mse / variance if name != "flat" else np.nan)
+        for metric, values in found.items():
+            expected = np.mean(values)
+            assert shown[f"{metric}.{i}"] == (pytest.approx(expected, rel=1e-9) if np.isfinite(expected) else None)
+        assert f"{name}: rmse " in out
+    assert np.mean([shown[f"mse.{i}"] for i in range(3)]) == pytest.approx(shown["mse"])
+    assert run.metrics["targets"] == list(targets)
+
+
 def test_clipped_predictions_and_errors_in_training():
     data = Dataset("t", np.zeros((2, 1)), np.array([[1.0], [3.0]]), np.zeros((1, 1)), np.array([[5.0]]))
     tensors = tuple(torch.as_tensor(a) for a in (data.x_train, data.y_train, data.x_test))

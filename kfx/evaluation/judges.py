@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -15,15 +15,10 @@ from kfx.data.dataset import Dataset, predicted_labels
 from kfx.evaluation.interpolants import Calibrated, Covariances, Interpolant
 from kfx.evaluation.systems import OfAllPoints, System
 from kfx.kernels.base import Kernel
-from kfx.kernels.prediction import Headed
-from kfx.kernels.wrapped import within
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.means import weighted_mean
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
-
-if TYPE_CHECKING:
-    from kfx.evaluation.rollout import Rollout
 
 
 class Tensors(NamedTuple):
@@ -100,12 +95,13 @@ def in_units(prediction: torch.Tensor, data: Dataset, clip: tuple[float, float] 
 class Errors:
     """MSE and MAE on the test points, with classes the accuracy in [0, 1]; weighted means if the points have weights.
 
-    If the data have an energy norm, also the squared error in that norm over that of the targets.
+    Of several targets also the MSE of each, as `mse.0`. If the data have an energy norm, also the squared error in that
+    norm over that of the targets.
     """
 
     def names(self, data: Dataset) -> Sequence[str]:
-        accuracy = ["accuracy"] if data.labels_test is not None else []
-        return [*accuracy, "mse", "mae", *(["energy_error"] if data.energy is not None else [])]
+        accuracy, each = ["accuracy"] if data.labels_test is not None else [], map("mse.{}".format, _each(data))
+        return [*accuracy, "mse", "mae", *(["energy_error"] if data.energy is not None else []), *each]
 
     def __call__(self, case: Case) -> Found:
         found = errors(case.prediction, case.of.data)
@@ -117,12 +113,20 @@ class Errors:
 def errors(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
     """The metrics of `Errors`. prediction: (m, outputs)."""
     found = _errors(prediction, data.y_test, weights=data.weights_test)
+    for i in _each(data):
+        found[f"mse.{i}"] = _errors(prediction[:, i], data.y_test[:, i], weights=data.weights_test)["mse"]
     if data.energy is not None:
         error, y = prediction - data.y_test, data.y_test
         found["energy_error"] = float(np.sum(error * (data.energy @ error)) / np.sum(y * (data.energy @ y)))
     if data.labels_test is not None:
         return {"accuracy": data.mean_over_test(predicted_labels(prediction) == data.labels_test), **found}
     return found
+
+
+def _each(data: Dataset) -> Sequence[int]:
+    """The targets that have errors of their own: up to twenty values, which are neither classes nor coordinates."""
+    count = data.y_test.shape[1]
+    return range(count) if data.labels_test is None and data.series is None and 1 < count <= 20 else ()
 
 
 def _errors(
@@ -207,51 +211,3 @@ class Calibration:
 
         arrays = calibrated.distribution(case.interpolant, case.of.system.test, case.of.data, self.ends)
         return calibrated.metrics(arrays, case.prediction, case.of.data), arrays
-
-
-@dataclass(frozen=True)
-class Forecasts:
-    """Forecasts of the test series."""
-
-    rollout: Rollout
-
-    def names(self, data: Dataset) -> Sequence[str]:
-        from kfx.evaluation import rollout
-
-        return rollout.names(data, self.rollout)
-
-    def __call__(self, case: Case) -> Found:
-        from kfx.data.backtest import Predictor
-
-        points = in_numpy(case.of.tensors[0][case.of.head[: case.size]])
-        of_windows = Predictor(case.of.kernel, points, in_numpy(case.interpolant.alpha))
-        return self.rollout(of_windows, case.of.data)
-
-
-@dataclass(frozen=True)
-class OfHead:
-    """The predictions by the kernel's own head: accuracy, mean log-likelihood and calibration error.
-
-    It judges a kernel, whatever the interpolation points. training: also on training points.
-    """
-
-    training: bool
-
-    def names(self, data: Dataset) -> Sequence[str]:
-        heads = ["head", "head_train"] if self.training else ["head"]
-        return [f"{name}_{what}" for name in heads for what in ("accuracy", "log_likelihood", "calibration_error")]
-
-    def __call__(self, kernel: Kernel, data: Dataset, tensors: Tensors) -> dict[str, float]:
-        """Measure them; NaN for a kernel without a head. NumericalError where the arithmetic fails."""
-        asked = [(tensors[2], data.y_test)] + ([(tensors[0], data.y_train)] if self.training else [])
-        headed = next((each for each in within(kernel) if isinstance(each, Headed)), None)
-        values: list[float] = []
-        for x, y in asked:
-            if headed is None:
-                values += [math.nan] * 3
-                continue
-            prediction, targets = headed.predict(x), torch.as_tensor(y)
-            likelihood = float(prediction.log_likelihood(targets).mean(dtype=torch.float64))
-            right = predicted_labels(in_numpy(prediction.outputs)) == predicted_labels(y)
-            values += [float(np.mean(right)), likelihood, prediction.calibration_error(targets)]
-        return dict(zip(self.names(data), values, strict=True))

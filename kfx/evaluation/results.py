@@ -59,24 +59,24 @@ def of_place(arrays: Mapping[str, np.ndarray], place: str) -> dict[str, np.ndarr
 
 def derived(rows: Sequence[TableRow], parts: Mapping[int, Dataset]) -> list[TableRow]:
     """Rows of what follows from each `mse` of values: `rmse`, and `r2`, the share of the test targets' variance about
-    their means that is predicted; NaN where they do not vary.
+    their means that is predicted; NaN where they do not vary. Of each target too: `rmse.0` from `mse.0`.
 
     parts: the data set of each repeat. Classes have neither, and the `r2` of a series is that of its forecasts.
     """
     found: list[TableRow] = []
-    variances: dict[int, float] = {}
+    variances: dict[tuple[int, str], float] = {}
     for row in rows:
-        data = parts[row["repeat"]]
-        if row["metric"] != "mse" or data.labels_test is not None:
+        data, (metric, dot, target) = parts[row["repeat"]], row["metric"].partition(".")
+        if metric != "mse" or data.labels_test is not None:
             continue
-        found.append({**row, "metric": "rmse", "value": math.sqrt(row["value"])})
+        found.append({**row, "metric": f"rmse{dot}{target}", "value": math.sqrt(row["value"])})
         if data.series is None:
-            if row["repeat"] not in variances:
-                mean = column_means(data.y_test, data.weights_test)
-                variance = data.mean_over_test(np.square(data.y_test - mean))
-                variances[row["repeat"]] = math.nan if is_constant(data.y_test).all() else variance
-            share = 1 - row["value"] / variances[row["repeat"]]
-            found.append({**row, "metric": "r2", "value": share})
+            if (row["repeat"], target) not in variances:
+                y = data.y_test[:, [int(target)]] if target else data.y_test
+                variance = data.mean_over_test(np.square(y - column_means(y, data.weights_test)))
+                variances[row["repeat"], target] = math.nan if is_constant(y).all() else variance
+            share = 1 - row["value"] / variances[row["repeat"], target]
+            found.append({**row, "metric": f"r2{dot}{target}", "value": share})
     return found
 
 

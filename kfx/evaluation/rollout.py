@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kfx.data.backtest import Predictor
 from kfx.data.dataset import Dataset
 from kfx.data.deviations import Deviations
 from kfx.data.windows import Predict, SeriesParts, smape
 from kfx.evaluation import attractors
 from kfx.evaluation.ensemble import Other, forecast, with_others
+from kfx.evaluation.judges import Case, Found
+from kfx.numerics.arrays import in_numpy
 
 _FAR = 10.0
 """A forecast has left the range where it is farther from that of the training series than this many of its widths."""
@@ -44,7 +47,7 @@ class Rollout:
         """The forecasts from which long-term statistics come."""
         return replace(self, horizon=self.attractor_steps, attractor_steps=None, others=(), deviations=None)
 
-    def __call__(self, of_targets: Predict, data: Dataset) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    def __call__(self, of_targets: Predict, data: Dataset) -> Found:
         """The metrics, and the forecasts, (origins, steps, coordinates); NaN from where one has left the range.
 
         of_targets: maps points, (m, features), to predictions of `data.targets`, (m, coordinates).
@@ -167,12 +170,21 @@ def explained(forecasts: np.ndarray, truth: np.ndarray, scale: np.ndarray) -> fl
     return float(1 - squares.sum() / spread) if spread > 0 else math.nan
 
 
-def names(data: Dataset, rollout: Rollout) -> list[str]:
-    """The names of the metrics of forecasts."""
-    coverage = [] if rollout.deviations is None else ["forecast_coverage_95"]
-    lyapunov = ["valid_lyapunov_times"] if data.series is not None and data.series.exponent else []
-    long_term = [] if rollout.attractor_steps is None else attractors.NAMES
-    return ["smape", "r2", "nrmse", "cumulative_error", "valid_time", "left_range", *coverage, *lyapunov, *long_term]
+@dataclass(frozen=True)
+class Forecasts:
+    """The judge of forecasts of the test series."""
+
+    rollout: Rollout
+
+    def names(self, data: Dataset) -> Sequence[str]:
+        coverage = [] if self.rollout.deviations is None else ["forecast_coverage_95"]
+        lyapunov = ["valid_lyapunov_times"] if data.series is not None and data.series.exponent else []
+        further = [*coverage, *lyapunov, *([] if self.rollout.attractor_steps is None else attractors.NAMES)]
+        return ["smape", "r2", "nrmse", "cumulative_error", "valid_time", "left_range", *further]
+
+    def __call__(self, case: Case) -> Found:
+        points = in_numpy(case.of.tensors[0][case.of.head[: case.size]])
+        return self.rollout(Predictor(case.of.kernel, points, in_numpy(case.interpolant.alpha)), case.of.data)
 
 
 SPREAD = "training_deviation"

@@ -15,7 +15,7 @@ from kfx.data.dataset import Dataset
 from kfx.evaluation import judges
 from kfx.evaluation.disk_stores import DiskStores
 from kfx.evaluation.interpolants import Interpolant
-from kfx.evaluation.judges import Case, Judge, OfHead, Subject, Tensors, predicted
+from kfx.evaluation.judges import Case, Judge, Subject, Tensors, predicted
 from kfx.evaluation.results import Result
 from kfx.evaluation.systems import InMemory, System
 from kfx.kernels.base import Kernel
@@ -26,6 +26,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 
 if TYPE_CHECKING:
+    from kfx.evaluation.head import OfHead
     from kfx.evaluation.nystrom import Approximation
     from kfx.evaluation.rollout import Rollout
 
@@ -80,14 +81,12 @@ class Scoring:
     coefficients: bool = False
     approximation: Approximation | None = None
 
-    def judges(self) -> Iterator[Judge | OfHead]:
-        """Yield the judges in the order in which they judge."""
+    def judges(self) -> Iterator[Judge]:
+        """Yield the judges of predictions in the order in which they judge."""
         yield judges.Errors()
         yield judges.OfPlugins()
         if self.rho:
             yield judges.Rho()
-        if self.head:
-            yield OfHead(self.train_error)
         if self.train_error:
             yield judges.TrainingErrors()
         if self.variance:
@@ -95,7 +94,17 @@ class Scoring:
         if self.calibration:
             yield judges.Calibration(self.ends)
         if self.rollout is not None:
-            yield judges.Forecasts(self.rollout)
+            from kfx.evaluation.rollout import Forecasts
+
+            yield Forecasts(self.rollout)
+
+    def of_head(self) -> Sequence[OfHead]:
+        """The judge of predictions by the kernel's own head, where they are judged."""
+        if not self.head:
+            return ()
+        from kfx.evaluation.head import OfHead
+
+        return [OfHead(self.train_error)]
 
     def regularization(self, kernel: Kernel, configured: Regularization | None = None) -> Regularization:
         """λ for a kernel: its own if that is to be used, else the configured one, by default the first."""
@@ -108,6 +117,7 @@ _OF_SOLVERS = {"conjugate_gradients": ["residual", "iterations"], "nystrom": ["c
 def metric_names(data: Dataset, scoring: Scoring, is_separate: bool = False) -> list[str]:
     """Names of the metrics that `evaluate` measures on this data; with a kernel for each output also of each λ."""
     found = [name for judge in scoring.judges() for name in judge.names(data)]
+    found += [name for judge in scoring.of_head() for name in judge.names()]
     each = [f"{EFFECTIVE}.{c}" for c in range(data.targets.shape[1])] if is_separate else []
     return [*found, *_OF_SOLVERS.get(scoring.solver, []), EFFECTIVE, "jitter", *each]
 
@@ -130,7 +140,7 @@ def evaluate(
     """
     head = torch.as_tensor(order[: max(sizes)], device=tensors[0].device)
     every, names, results = list(scoring.judges()), metric_names(data, scoring), []
-    of_kernel, problems = _of_kernel(kernel, data, tensors, every)
+    of_kernel, problems = _of_kernel(kernel, data, tensors, scoring.of_head())
     with ExitStack() as held:
         subject = None
         try:
@@ -157,16 +167,15 @@ def evaluate(
 
 
 def _of_kernel(
-    kernel: Kernel, data: Dataset, tensors: Tensors, every: Sequence[Judge | OfHead]
+    kernel: Kernel, data: Dataset, tensors: Tensors, judges: Sequence[OfHead]
 ) -> tuple[dict[str, float], list[str]]:
     """What judges find on a kernel alone, and why they fail."""
     found: dict[str, float] = {}
-    for judge in every:
-        if isinstance(judge, OfHead):
-            try:
-                found |= judge(kernel, data, tensors)
-            except NumericalError as error:
-                return found, [f"its head: {error}"]
+    for judge in judges:
+        try:
+            found |= judge(kernel, data, tensors)
+        except NumericalError as error:
+            return found, [f"its head: {error}"]
     return found, []
 
 
@@ -201,7 +210,7 @@ def _system(
 
 
 def _judge(
-    subject: Subject, own: Regularization, scoring: Scoring, every: Sequence[Judge | OfHead], found: Result
+    subject: Subject, own: Regularization, scoring: Scoring, every: Sequence[Judge], found: Result
 ) -> Interpolant:
     """Solve with the λ `own`, and add what the judges find; NumericalError at the first that fails."""
     size, system = found.n_interpolation, subject.system
@@ -216,10 +225,9 @@ def _judge(
     found.metrics |= interpolant.report
     case = Case(subject, size, own, interpolant, prediction)
     for judge in every:
-        if not isinstance(judge, OfHead):
-            metrics, arrays = judge(case)
-            found.metrics |= metrics
-            found.arrays |= arrays
+        metrics, arrays = judge(case)
+        found.metrics |= metrics
+        found.arrays |= arrays
     return interpolant
 
 

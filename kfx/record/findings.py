@@ -58,11 +58,13 @@ class Findings:
     """The numbers of a run.
 
     evaluation: the row of each kernel (initial, trained, random-0, …), by place. changes: trained minus initial.
+    targets: the names of several targets, where they have some.
     """
 
     parameters: Sequence[ParameterChange]
     evaluation: dict[Place, dict[str, TableRow]]
     changes: dict[Place, TableRow]
+    targets: Sequence[str] = ()
 
     @classmethod
     def of(cls, metrics: Document) -> Findings:
@@ -71,7 +73,11 @@ class Findings:
         for row in metrics.get("evaluation", []):
             evaluation.setdefault(_place(row), {})[row["kernel"]] = row
         changes = {_place(row): row for row in metrics.get("evaluation_change", [])}
-        return cls(_parameters(metrics.get("parameters", {})), evaluation, changes)
+        return cls(_parameters(metrics.get("parameters", {})), evaluation, changes, metrics.get("targets", ()))
+
+    def target(self, number: str) -> str:
+        """The name of a target, as `y0`, given its number."""
+        return self.targets[int(number)] if self.targets else f"target {number}"
 
     @property
     def metric(self) -> str:

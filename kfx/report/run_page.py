@@ -217,7 +217,7 @@ def _evaluation(run: Run, found: Findings) -> Table:
     of = {"r2": "r2 of forecasts"} if (run.directory / "forecasts.csv").is_file() else {}
     rows = [
         [
-            of.get(at.metric, at.metric),
+            of.get(at.metric, _metric(at.metric, found)),
             str(at.n_interpolation),
             *(["" if at.regularization is None else f"{at.regularization:g}"] if several else []),
             *(mean_of(rows.get(kernel)) for kernel in found.kernels),
@@ -225,6 +225,12 @@ def _evaluation(run: Run, found: Findings) -> Table:
         for at, rows in found.evaluation.items()
     ]
     return Table(["metric", "N_I#", *(["λ#"] if several else []), *(f"{kernel}#" for kernel in found.kernels)], rows)
+
+
+def _metric(name: str, found: Findings) -> str:
+    """A metric's name, of a target with the target's: `mse of alcohol` for `mse.0`."""
+    metric, _, target = name.partition(".")
+    return f"{metric} of {found.target(target)}" if metric in ("mse", "rmse", "r2") and target else name
 
 
 def _held_out(run: Run) -> Table:

@@ -68,6 +68,8 @@ def evaluate_kernels(
     whole = None if config.evaluation.n_interpolation else max(len(fold.x_train) for fold in folds)
     every = [*rows, *derived(rows, {repeat: folds[part] for repeat, part, _ in splits})]
     entries: Document = {"evaluation": summary(every, whole), "evaluation_change": changes(every, whole)}
+    if any(row["metric"] == "mse.0" for row in rows) and (names := config.dataset.target_names()):
+        entries["targets"] = list(names)
     entries["better"] = better_of(dict.fromkeys(row["metric"] for row in every))
     if (series := folds[0].series) is not None and scoring.rollout is not None:
         from kfx.evaluation.rollout import SPREAD
