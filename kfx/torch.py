@@ -45,6 +45,7 @@ def gram(
     if y is None:
         whole: torch.Tensor = _Gram.apply(kernel, own, x)
         return whole
+    x = x if x.is_floating_point() else x.to(y)  # whole numbers would cut those of y
     if torch.is_grad_enabled() and any(each.requires_grad for each in (own, x, y)):
         both: torch.Tensor = _Gram.apply(kernel, own, torch.cat([x, y.to(x)]))
         return both[: len(x), len(x) :]
@@ -98,8 +99,9 @@ class KernelModule(nn.Module):
     """A kernel as a torch module, with one trainable vector, `coordinates`, for any torch optimizer.
 
     space: `log` trains the logarithms of parameters that cannot be negative, `raw` the parameters themselves. Bounds
-        are not kept. `module(x)` and `module(x, y)` are Gram matrices; `module.kernel` is the kernel with its present
-        parameters.
+        are not kept. ValueError for a parameter that is 0 and whose logarithm would be trained.
+
+    `module(x)` and `module(x, y)` are Gram matrices; `module.kernel` is the kernel with its present parameters.
     """
 
     def __init__(self, kernel: Kernel, space: str = "log") -> None:
@@ -108,6 +110,10 @@ class KernelModule(nn.Module):
             raise ValueError(f"space={space!r}: expected log or raw")
         self.base = kernel
         found = Space(space, kernel.bounds)
+        for name, value, is_logged in zip(kernel.names, kernel.flat, found.is_logged, strict=True):
+            if is_logged and not value > 0:
+                at = f"{name}={float(value):g}"
+                raise ValueError(f"{at}: has no logarithm to train; start above 0, or take space='raw'")
         self.is_logged: torch.Tensor
         self.register_buffer("is_logged", torch.as_tensor(found.is_logged))
         self.coordinates = nn.Parameter(torch.as_tensor(found.to_coordinates(kernel.flat)).clone())

@@ -153,6 +153,19 @@ def test_lengths_start_at_the_median_distance_of_each_feature():
     assert manhattan > 1.3 * start(points(200, 3), "kernel.initial=median_distance").parameters["sigma"]
 
 
+@pytest.mark.parametrize("value", [7.0, 0.1])
+@pytest.mark.parametrize("rule", ["median_distance", "natural", "mean_squared_distance"])
+def test_a_constant_feature_does_not_count_in_any_rule_of_lengths(rule, value):
+    x = points(200, 3) * [1.0, 2.0, 0.0] + [0, 0, value]  # the mean of 0.1 is not 0.1
+    lengths = start(x, "kernel.ard=true", f"kernel.initial={rule}").parameters["lengths"]
+    without = start(x[:, :2], "kernel.ard=true", f"kernel.initial={rule}").parameters["lengths"]
+    np.testing.assert_allclose(lengths[:2], without)
+    assert np.isfinite(lengths[2])
+    assert lengths[2] > 20 * lengths[1]
+    with pytest.raises(DataError, match="all training points are equal"):
+        start(np.full((20, 2), value), "kernel.ard=true", f"kernel.initial={rule}")
+
+
 def test_a_smooth_and_rough_kernel_is_the_sum_of_its_formulas():
     x, y = points(20), points(9, seed=1)
     stretch, c = np.array([1.3, 0.6, 2.0, 0.9]), 0.7

@@ -416,6 +416,39 @@ def test_a_table_names_wavelengths_and_inputs_for_isofit(kfx, in_folder):
     assert "input foo: is none of ISOFIT's" in err
 
 
+@pytest.mark.slow
+def test_isofit_gets_the_preparation_that_the_run_chose(kfx, in_folder):
+    h5py = pytest.importorskip("h5py")
+    rng, outputs = np.random.default_rng(0), np.linspace(0, 1, 4)
+    x = np.concatenate([rng.uniform(size=(150, 2)), np.exp(3 * rng.standard_normal((150, 1)))], axis=1)  # heavy tails
+    q = np.log(x[:, 2:]) / 3
+    y = np.sin(2 * q * outputs) + x[:, 1:2] * outputs**2 + np.cos(2 * q + outputs)
+    frame = pd.DataFrame(np.c_[x, y], columns=["a", "b", "c", "400", "500", "600", "700"])
+    words = (
+        "run",
+        "dataset=table",
+        "dataset.target=['400','500','600','700']",
+        "outputs.reduce=pca",
+        "kernel=emulator",
+    )
+    frame.to_csv("t.csv", index=False)
+    assert kfx(*words, "dataset.path=t.csv", "dataset.transform=true", *FEW)[0] == 0
+    assert "quantile" in load_run("r").metrics["preparation"][0]["preprocess"]
+    code, _, err = kfx("export", "isofit", "r", "--to", "out.h5")
+    assert code != 0
+    assert "the file scales inputs and outputs alone; run it with dataset.preprocess=[normalize]" in err
+    frame.loc[3, "b"] = frame.loc[7, "c"] = np.nan
+    frame.to_csv("gaps.csv", index=False)
+    given = ("dataset.path=gaps.csv", "dataset.missing=median", "dataset.preprocess=[normalize]", *FEW[:-1])
+    assert kfx(*words, *given, "hydra.run.dir=s")[0] == 0
+    assert kfx("export", "isofit", "s", "--to", "gaps.h5")[0] == 0
+    with h5py.File("gaps.h5") as file:
+        assert np.isfinite([file["xmin"][()], file["xmax"][()]]).all()
+        expected = load_run("s").predict(frame[["a", "b", "c"]].dropna()).filter(like="prediction")
+        found = predicted_by_isofit(file["MVM1"], frame[["a", "b", "c"]].dropna().to_numpy())
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
 def test_isofit_takes_no_other_kernel(kfx, in_folder):
     pytest.importorskip("h5py")
     as_file()
@@ -493,6 +526,18 @@ def test_a_design_is_the_order_of_largest_posterior_variances():
         chosen.append(int(total.argmax()))
         points = np.concatenate([points, candidates[chosen[-1:]]])
     assert found.tolist() == chosen
+    part = model._predictor.parts[0]
+    variance, column = part.variance_and_columns(candidates)
+    whole = part.covariance(candidates)
+    np.testing.assert_allclose(variance, whole.diagonal(), atol=1e-12)
+    np.testing.assert_allclose(column(7), whole[7], atol=1e-12)
+
+
+def test_the_scale_of_separate_kernels_is_in_the_units_of_the_outputs():
+    x, y = spectra()
+    model = KernelFlowRegressor("rbf", outputs={"kernels": "separate"}, optimizer={"name": "adam", "iterations": 2})
+    scales = [model.fit(x[:40], unit * y[:40, [0, 5]]).scale_ for unit in (1.0, 10.0)]
+    np.testing.assert_allclose(scales[1], 100 * scales[0], rtol=1e-6)
 
 
 def test_sensitivities_are_those_of_the_function():

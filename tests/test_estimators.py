@@ -55,6 +55,12 @@ def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
+def test_settings_that_an_estimator_does_not_have_are_refused():
+    assert not any(name.startswith("outputs") for name in KernelFlowTransformer().get_params())
+    with pytest.raises(ValueError, match="outputs"):
+        KernelFlowTransformer().set_params(outputs__kernels="separate")
+
+
 # ---- the same as a run
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kfx.kernels import RBF, Formula, GreensFunction
+from kfx.kernels import NNGP, RBF, Dictionary, Formula, GreensFunction
 from kfx.kernels.parameters import Parameters
 from kfx.kernels.space import Space
 from kfx.numerics.arrays import as_kind
@@ -28,6 +28,27 @@ def test_a_signed_parameter_may_be_negative_and_others_may_not():
     total = kernel + RBF(2.0)
     assert total.signed == {"0.offset"}
     assert total.with_flat([-1.0, 1.0, 3.0]).parameters["0.offset"] == -1.0
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: RBF(1.0).with_parameters(sigma=[1.0, 2.0]), "sigma takes a number, got"),
+        (lambda: Dictionary(["gaussian", "linear"]).with_parameters(weight=[1, 1, 1]), r"shape \(2,\)"),
+        (lambda: NNGP(2).with_parameters(weight_variance=[1.0, 1.0, 1.0, 1.0, 1.0]), "weight_variance takes"),
+        (lambda: RBF(1.0, bounds={"sigma": (5.0, 1.0)}), "bounds of sigma must rise"),
+        (lambda: RBF(1.0, bounds={"sigma": (np.nan, 1.0)}), "bounds of sigma must rise"),
+    ],
+)
+def test_values_of_another_shape_and_bounds_that_do_not_rise_are_refused(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_the_trained_parameters_may_come_from_a_generator():
+    members = ["gaussian", "linear"]
+    found = Dictionary(members, trainable=(name for name in ("weight", "gaussian_length")))
+    assert found.trainable == Dictionary(members, trainable=["weight", "gaussian_length"]).trainable != ()
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])

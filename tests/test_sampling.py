@@ -187,6 +187,19 @@ def test_neighbours_far_from_zero_are_the_nearest(far, dtype):
     assert (found == np.arange(200)[:, None]).any(axis=1).all(), "a point is its own neighbour"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("far", [1e6, 1e8, 1e12])
+def test_one_far_point_and_copies_leave_the_neighbours_of_the_others(far, dtype):
+    x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    x[10:14] = x[9]
+    x[0] = far
+    found = Neighbourhood(x, torch.zeros(200, 1)).nearest(np.arange(200), 4)
+    exact = np.linalg.norm((x[:, None].double() - x[None].double()).numpy(), axis=2)
+    limit = np.sort(exact, axis=1)[:, 3]
+    assert (np.take_along_axis(exact, found, axis=1) <= limit[:, None] * (1 + 1e-5)).all()
+    assert (found[:, 0] == np.arange(200)).all(), "a point is the first of its neighbours, also among copies"
+
+
 def test_a_neighbourhood_is_a_point_and_those_nearest_to_it():
     x, y = points(80)
     batch = FixedSampler(12, 0.5, "neighbourhood").start(x, y).draw(np.random.default_rng(5))

@@ -19,7 +19,7 @@ from kfx.optimizers.bayesian import BayesianOptimization
 from kfx.optimizers.finite_difference import DifferencedLoss
 from kfx.optimizers.loop import FitSetup
 from kfx.optimizers.loss import Evaluation, Loss
-from kfx.outcomes import Event, NumericalError
+from kfx.outcomes import ConfigError, Event, NumericalError
 from kfx.record.columns import untimed
 from kfx.sampling.samplers import FixedSampler
 from tests.records import MemoryRecord
@@ -61,6 +61,16 @@ def test_differences_at_an_upper_bound_look_back(scheme, high):
         for loss in (Loss, partial(DifferencedLoss, 1e-4, scheme))
     )
     np.testing.assert_allclose(differences, exact, rtol=5e-3)
+
+
+def test_a_step_that_is_lost_in_round_off_is_refused():
+    batch = FixedSampler(30, 0.5).start(*table()).draw(Streams(0)["batches"])
+    loss = DifferencedLoss(1e-14, "forward", rho, Regularization(), RBF(1000.0, bounds={"sigma": (1.0, 1e4)}), *table())
+    with pytest.raises(ConfigError, match=r"optimizer\.step=1e-14: is lost in round-off beside sigma=1000"):
+        loss(loss.kernel.flat, batch)
+    fixed = RBF(2.0, bounds={"sigma": (2.0, 2.0)})
+    found = DifferencedLoss(1e-4, "central", rho, Regularization(), fixed, *table())(fixed.flat, batch)
+    assert found.gradient.tolist() == [0.0]
 
 
 def test_float32_is_warned_about():

@@ -7,7 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from kfx.kernels import CNNGP, RBF, Conv2d, GreensFunction, Matern, NetworkFeatures, RationalQuadratic, ReLU, Sequential
+from kfx.kernels import (
+    CNNGP,
+    RBF,
+    Conv2d,
+    GreensFunction,
+    Linear,
+    Matern,
+    NetworkFeatures,
+    RationalQuadratic,
+    ReLU,
+    Sequential,
+)
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import gcv, interpolation_error, loo, nll, rho
 from kfx.outcomes import NumericalError
@@ -101,6 +112,15 @@ def test_a_module_moves_logarithms_of_what_cannot_be_negative():
     assert state.kernel.parameters["sigma"] == pytest.approx(2.0)
 
 
+def test_whole_numbers_do_not_cut_the_other_points():
+    x, y = torch.tensor([[0], [1]]), torch.tensor([[0.5]])
+    module = KernelModule(RBF(1.0))
+    expected = torch.as_tensor(RBF(1.0).gram(np.array([[0.0], [1.0]]), np.array([[0.5]])))
+    assert torch.allclose(module(x, y).double(), expected.double())
+    with torch.no_grad():
+        assert torch.allclose(module(x, y).double(), expected.double())
+
+
 def test_float32_stays_float32_and_nothing_is_computed_that_nobody_wants():
     x = points((5, 2)).float().requires_grad_()
     matrix = gram(RBF(1.0), x)
@@ -116,6 +136,7 @@ def test_float32_stays_float32_and_nothing_is_computed_that_nobody_wants():
         (lambda: gram(RBF(1.0), points((3, 2)), parameters=torch.ones(2)), ValueError, r"expected \(1,\): sigma"),
         (lambda: gram(KernelModule(RBF(1.0)), points((3, 2)), parameters=torch.ones(1)), ValueError, "brings its own"),
         (lambda: KernelModule(RBF(1.0), space="cube"), ValueError, "expected log or raw"),
+        (lambda: KernelModule(Linear(0.0)), ValueError, "bias_variance=0: has no logarithm to train"),
         (lambda: rho_loss(points((3, 4)), points((3,)), 1), ValueError, "expected a square matrix"),
         (lambda: rho_loss("Θ", points((3,)), 1), ValueError, "expected a square matrix"),
         (lambda: rho_loss(torch.eye(3), torch.ones(3, requires_grad=True), 1), ValueError, "y requires gradients"),

@@ -23,7 +23,7 @@ SOURCES = {
     "ρ → 1 − ‖Y_c‖²/‖Y‖²": "derived: Θ + λI ≈ λI",
     "100 Θ leaves ρ as it is": "Owhadi & Yoo 2019; derived",
     "100 Θ changes ρ": "derived: λ keeps its size",
-    "noise lengthens ρ's minimum": "Darcy 2020, §2.2.3",
+    "noise lengthens ρ's minimum": "expected; Darcy 2020, §2.3.1, says that it changes",
     "ρ's minimum ~ noise^a": "measured",
     "likelihood's amplitude ~ N^a": "Naslidnyk et al. 2025; a derived",
     "leave-one-out's amplitude ~ N^a": "Naslidnyk et al. 2025; a derived",

@@ -162,9 +162,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         if deep:
             from kfx.estimators.settings import settings_of
 
-            for name in NESTED:
-                own = settings_of(name, self._named(name))
-                params |= {f"{name}__{key}": value for key, value in own.items()}
+            for name in self._nested():
+                params |= {f"{name}__{key}": value for key, value in settings_of(name, self._named(name)).items()}
         return params
 
     def set_params(self, **params: Any) -> Self:
@@ -172,7 +171,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         plain = {}
         for key, value in params.items():
             name, within, setting = key.partition("__")
-            if within and name in NESTED:
+            if within and name in self._nested():
                 nested[name][setting] = value
             else:
                 plain[key] = value
@@ -184,6 +183,11 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         for name, changes in nested.items():
             setattr(self, name, with_settings(name, self._named(name), changes))
         return self
+
+    @classmethod
+    def _nested(cls) -> list[str]:
+        """The parameters that have settings; a flow has no `outputs`."""
+        return [name for name in NESTED if name in signature(cls).parameters]
 
     def _named(self, name: str) -> Any:
         """A parameter; settings without a name are those of its default option."""
@@ -370,11 +374,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         """The factor of the kernel, (outputs,), with which leave-one-out errors have the predicted variance; of
         components, (components,), in their units."""
         check_is_fitted(self, "kernel_")
-        scales, units = [part.scale for part in self._predictor.parts], self._predictor.units
-        if self.components_ or units.reduction:
-            return np.concatenate(scales)
-        found: np.ndarray = np.square(units.target_scale) * units.of_all(scales[0])
-        return found
+        scales, units = np.concatenate([part.scale for part in self._predictor.parts]), self._predictor.units
+        return scales if units.reduction else np.square(units.target_scale) * units.of_all(scales)
 
     def _points_of(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "kernel_")

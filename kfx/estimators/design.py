@@ -25,8 +25,8 @@ def design(emulator: KernelFlowRegressor, candidates: ArrayLike, count: int) -> 
     if not 1 <= count <= len(x):
         raise ConfigError(f"count={count}: expected a whole number from 1 to the {len(x)} candidates")
     parts, weights = emulator._predictor.parts, _weights(emulator)
-    covariances = [part.covariance(x) for part in parts]
-    left = np.stack([covariance.diagonal() for covariance in covariances]).copy()
+    variances, columns = zip(*(part.variance_and_columns(x) for part in parts), strict=True)
+    left = np.stack(variances)
     factors = [np.zeros((count, len(x))) for _ in parts]
     chosen: list[int] = []
     for step in range(count):
@@ -34,8 +34,8 @@ def design(emulator: KernelFlowRegressor, candidates: ArrayLike, count: int) -> 
         total[chosen] = -np.inf
         best = int(total.argmax())
         chosen.append(best)
-        for covariance, factor, own, part in zip(covariances, factors, left, parts, strict=True):
-            column = covariance[best] - factor[:step, best] @ factor[:step]
+        for column_of, factor, own, part in zip(columns, factors, left, parts, strict=True):
+            column = column_of(best) - factor[:step, best] @ factor[:step]
             factor[step] = column / np.sqrt(max(own[best], 0.0) + part.interpolant.effective)
             own -= factor[step] ** 2
     return np.array(chosen)
@@ -45,7 +45,8 @@ def _weights(emulator: KernelFlowRegressor) -> np.ndarray:
     """What the variance of each kernel counts, (kernels,): the outputs' variance per unit of the kernel's."""
     if not emulator.components_:
         return np.ones(1)
-    scales, reduction = emulator.scale_, emulator._predictor.units.reduction
+    scales = np.concatenate([part.scale for part in emulator._predictor.parts])
+    reduction = emulator._predictor.units.reduction
     return scales if reduction is None else scales * np.square(reduction.basis).sum(axis=1)
 
 

@@ -13,7 +13,6 @@ from kfx.evaluation.predictor import Separate
 from kfx.export.finished import Finished
 from kfx.kernels import ARD, Linear, Matern, Scaled, Sum
 from kfx.numerics.arrays import in_numpy
-from kfx.numerics.round_off import scale
 from kfx.outcomes import RecordError
 from kfx.record.output import written
 from kfx.version import to_install
@@ -54,7 +53,7 @@ def write(runs: Sequence[Finished], to: str | None, project: str) -> list[str]:
     path = Path(to or "emulator.h5")
     with written("--to", path) as partial, h5py.File(partial, "w") as file:
         file["wls"], file["inputdims"] = wavelengths, np.array(numbers)
-        file["xmin"], file["xmax"] = x.min(axis=0), x.max(axis=0)
+        file["xmin"], file["xmax"] = np.nanmin(x, axis=0), np.nanmax(x, axis=0)
         file["input_transfs"] = np.ones((len(models), x.shape[1]), dtype=int)  # 1 stands for the identity
         file["output_transfs"] = np.ones(len(models), dtype=int)
         for number, (directory, model) in enumerate(models, start=1):
@@ -88,19 +87,24 @@ def _wavelengths(model: Model, outputs: int) -> np.ndarray | None:
 
 def _write(group: Any, model: Model, directory: Path) -> None:
     """One emulator: how inputs are scaled and outputs recovered in G, and a kernel for each component in M1, M2, …"""
-    data, steps = model.data, model.config.dataset.preprocess
+    data = model.config.dataset.preprocessed(model.data, model.preparation)
+    steps = list(model.config.dataset.preprocess if model.preparation is None else model.preparation.preprocess)
     parts, units, outputs = model.predictor.parts, model.predictor.units, model.config.outputs
     if units.reduction is None or not isinstance(model.predictor, Separate):
         raise RecordError(
             f"{directory}: outputs.reduce={outputs.reduce}, outputs.kernels={outputs.kernels}: the file holds a kernel "
             "for each component; run it with pca or cca, and separate"
         )
-    if steps not in ([], ["normalize"]):
-        raise RecordError(f"{directory}: dataset.preprocess={steps}: expected [normalize], as the file scales inputs")
+    if steps not in ([], ["normalize"]) or units.warp is not None:
+        raise RecordError(
+            f"{directory}: dataset.preprocess={steps}, dataset.targets={model.config.dataset.targets}: the file scales "
+            "inputs and outputs alone; run it with dataset.preprocess=[normalize] dataset.targets=standardized"
+        )
     count = data.x_train.shape[1]
     geometry = group.create_group("G")
-    geometry["Xmean"] = data.x_train.mean(axis=0) if steps else np.zeros(count)
-    geometry["Xstd"] = scale(data.x_train) if steps else np.ones(count)
+    affine: dict[str, np.ndarray] = data.maps[0].keywords if steps else {}  # type: ignore[attr-defined]
+    geometry["Xmean"] = affine.get("mean", np.zeros(count)).reshape(count)
+    geometry["Xstd"] = affine.get("unit", np.ones(count)).reshape(count)
     geometry["Ymean"] = np.broadcast_to(units.target_mean, data.y_train.shape[1]).astype(float)
     geometry["Ystd"] = 1.0
     geometry["Yproj/vectors"] = units.reduction_in_units()[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -140,6 +140,23 @@ class Predictor(_Predicts):
             half = in_numpy(self.interpolant.half(compare.gram(points, self.interpolant.points)))
         covariance -= half.T @ half
         return covariance
+
+    def variance_and_columns(self, x: np.ndarray) -> tuple[np.ndarray, Callable[[int], np.ndarray]]:
+        """The variance of the latent function, (n,), for a kernel of scale 1, and a function that returns a column of
+        its `covariance`, (n,), which is not computed whole."""
+        with self.arithmetic.block():
+            mapped, compare = self.kernel.feature_map_and_kernel()
+            points = mapped(whole := self.arithmetic.tensor(x))
+            half = in_numpy(self.interpolant.half(compare.gram(points, self.interpolant.points)))
+            prior = in_numpy(self.kernel.diagonal(whole)).astype(np.float64)
+
+        def column(number: int) -> np.ndarray:
+            with self.arithmetic.block():
+                own = in_numpy(compare.gram(points, points[number : number + 1]))[:, 0].astype(np.float64)
+            found: np.ndarray = own - half[:, number] @ half
+            return found
+
+        return prior - np.square(half).sum(axis=0), column
 
     def draws(self, x: np.ndarray, count: int, rng: np.random.RandomState, prior: bool) -> np.ndarray:
         mean = np.zeros((len(x), len(self.scale))) if prior else self.as_learned(x)[0]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kfx.optimizers.loop import Optimizer
 
 
-@section("flow", "settings that all flows share; other optimizers ignore them")
+@section("flow", "settings of flows; flow_rk45 ignores those of Euler steps, other optimizers all")
 class FlowSection(Option):
     field: str = word(
         "original | complete",
@@ -29,22 +29,29 @@ class FlowSection(Option):
     )
     step_rule: str = word(
         "relative | relative_to_largest | absolute | constant",
-        "bound on |step v| in an Euler step; relative: step_size |x| for each point; relative_to_largest: "
+        "Euler: bound on |step v|; relative: step_size |x| for each point; relative_to_largest: "
         "step_size max |x|; absolute: step_size; constant: none, the step is step_size",
     )
     unit_below: float = number(
-        0.0, ">= 0", "speed below which a point counts in step_rule as one of speed 1 (1e-6 in Darcy's code); 0: never"
+        0.0,
+        ">= 0",
+        "Euler: speed below which a point counts in step_rule as one of speed 1 (1e-6 in Darcy's code); 0: never",
     )
-    step_size: float = number(0.01, "> 0", "size of the bound in step_rule; with step_rule=constant, the step itself")
+    step_size: float = number(
+        0.01, "> 0", "Euler: size of the bound in step_rule; with step_rule=constant, the step itself"
+    )
     step_over: str = word(
-        "batch | all", "points for which the bound of step_rule holds: the batch, or all training points"
+        "batch | all", "Euler: points for which the bound of step_rule holds: the batch, or all training points"
     )
     decay_after: int | None = number(
-        None, "whole >= 1", "layer n0 after which step_size decays as sqrt(n0 / n) with the layer n", null="no decay"
+        None,
+        "whole >= 1",
+        "Euler: layer n0 after which step_size decays as sqrt(n0 / n) with the layer n",
+        null="no decay",
     )
     test_step: str = word(
         "train | test | min",
-        "step of test points; train: that of training points; test: by step_rule from the test points; "
+        "Euler: step of test points; train: that of training points; test: by step_rule from the test points; "
         "min: the smaller",
     )
     remove_merged: float = number(

@@ -44,6 +44,10 @@ def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Cal
     return convert
 
 
+_OF_STARTS = ("initial", "initial_range", "initial_distribution", "starts", "start_from")
+"""Settings of the kernel that is trained, which its parts do not have."""
+
+
 @dataclass
 class CombinationOption(KernelOption):
     """A kernel that combines others; a part with a `coefficient` c enters as c² K."""
@@ -64,7 +68,12 @@ class CombinationOption(KernelOption):
         return any(part.draws_blocks() for _, part in self.parts)
 
     def check(self, config: ConfigView) -> None:
-        for _, part in self.parts:
+        for i, (_, part) in enumerate(self.parts):
+            usual_part = type(part)()
+            for name in _OF_STARTS:
+                if (value := getattr(part, name)) != (usual := getattr(usual_part, name)):
+                    at = f"kernel.parts[{i}].{name}={value}: expected {usual}, since a part starts as it is given"
+                    raise ConfigError(f"{at}; set kernel.{name} for all parameters, or the part's numbers")
             part.check_together(config)
         super().check(config)
 

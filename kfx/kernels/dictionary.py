@@ -131,6 +131,7 @@ class Dictionary(Kernel):
         values: dict[str, Given] = {"weight": given / given.sum()}
         values |= {f"{name}_{key}": v for name in members for key, v in MEMBERS[name].parameters.items()}
         usual = [name for name in values if not name.endswith(_WHOLE)]
+        trainable = None if trainable is None else tuple(trainable)
         if wrong := [name for name in trainable or () if name.endswith(_WHOLE)]:
             raise ValueError(f"kernel.trainable={wrong}: exponents are whole and not trained; leave them out")
         limits = {name: (0.0, 1.0) if name == "weight" else (1e-3, 1e3) for name in values}

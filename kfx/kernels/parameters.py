@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from kfx.kernels.names import NORM
+from kfx.kernels.names import NORM, OF_FEATURES
 from kfx.kernels.space import random_within
 from kfx.numerics.arrays import Vector, as_kind, in_numpy
 
@@ -72,7 +72,9 @@ class Parameters:
         self._bounds: dict[str, Bounds] = {**self.default_bounds, **given}
         for name in (*chosen, *self._bounds):
             self._require(name)
-        for name, (low, _) in self._bounds.items():
+        for name, (low, high) in self._bounds.items():
+            if not low <= high:
+                raise ValueError(f"{type(self).__name__}: bounds of {name} must rise, got {low:g} and {high:g}")
             if name not in self.signed and (low < 0 or (low == 0 and not self._takes_zero(name))):
                 raise ValueError(f"{type(self).__name__}: bounds of {name} must begin above 0, got {low:g}")
         self.trainable = tuple(name for name in self._values if name in set(chosen))
@@ -217,6 +219,9 @@ class Parameters:
         if isinstance(held, torch.Tensor) or (held is None and isinstance(value, torch.Tensor)):
             return self._block(name, value, held)
         array = np.asarray(in_numpy(value), dtype=np.float64)
+        if held is not None and array.shape != np.shape(held) and name.rpartition(".")[2] not in OF_FEATURES:
+            shapes = f"an array of shape {np.shape(held)}" if np.ndim(held) else "a number"
+            raise ValueError(f"{type(self).__name__}: {name} takes {shapes}, got {array.tolist()!r}")
         # A variance may be 0 (its bounds then start at 0); a length or an exponent may not.
         lowest_is_zero, signed = self._takes_zero(name), name in self.signed
         if not np.all(np.isfinite(array)) or not (signed or np.all(array >= 0 if lowest_is_zero else array > 0)):

@@ -21,8 +21,9 @@ from kfx.kernels.stationary import Laplace, Matern
 class SmoothAndRough(Composed):
     """k(x, x') + c² exp(−Σ_d |x_d − x'_d| / s_d), where k is Matérn's kernel with ν = 5/2 and the length 1.
 
-    roughness: c > 0. stretch: s, (features,), > 0; a number t stands for t √D in each of D features, because a sum of D
-    differences is up to √D times their distance, or for the nearer end of its bounds.
+    roughness: c > 0. stretch: s, (features,), > 0, or a number for all features. `for_features`, which a fit calls,
+    makes of a number t the stretch t √D of each of D features, because a sum of D differences is up to √D times their
+    distance, or the nearer end of its bounds.
 
     The smooth part follows what varies slowly with a feature, the rough part steps and features of few values. In `ARD`
     its lengths are those of the smooth part, and s ℓ those of the rough one, so that a feature can matter to one part

@@ -69,15 +69,16 @@ def _lengths(how: str, kernel: Kernel, part: Points) -> float | np.ndarray:
 
     With D features each length is that of its feature times √D (D for a kernel of ‖x − x'‖₁), so that distances with
     all features together are about 1. A feature that is the same at all points is not counted, and gets an infinite
-    length.
+    length. DataError if all points are equal.
     """
     flat, name = part.x_train.reshape(len(part.x_train), -1), str(kernel.length)
-    rule = partial(LENGTHS[how], norm=kernel.distance_norm)
-    found: float | np.ndarray = rule(flat)
-    if how == "median_distance" and not found > 0:
+    rule, is_same = partial(LENGTHS[how], norm=kernel.distance_norm), is_constant(flat)
+    if is_same.all():
         raise DataError("all training points are equal, so a kernel cannot tell them apart; check the features")
+    found: float | np.ndarray = rule(flat)
     if isinstance(kernel.parameters[name], np.ndarray):
-        each = np.array([rule(column[:, None]) for column in flat.T])
+        pairs = zip(flat.T, is_same, strict=True)
+        each = np.array([0.0 if same else rule(column[:, None]) for column, same in pairs])
         count = np.count_nonzero(each)
         found = np.where(each > 0, each * count ** (1 / kernel.distance_norm), np.inf)
     return found
@@ -87,7 +88,8 @@ def _with_length(kernel: Kernel, how: str, found: float | np.ndarray, is_bounded
     """Return the kernel with its length as found.
 
     With `median_distance` the range is widened to [1e-3, 1e3] times the length; if `is_bounded`, it is kept, and a
-    length outside it becomes the nearer end. Raises DataError where another length is outside the kernel's bounds.
+    length outside it becomes the nearer end. An infinite length becomes a tenth of the upper end. Raises DataError
+    where another length is outside the kernel's bounds.
     """
     name = str(kernel.length)
     low, high = kernel.limits[name]
@@ -96,13 +98,15 @@ def _with_length(kernel: Kernel, how: str, found: float | np.ndarray, is_bounded
         if not is_bounded:
             low, high = min(low, least * 1e-3), max(high, most * 1e3)
             kernel = kernel.with_limits(**{name: (low, high)})
-            found = np.where(np.isfinite(found), found, high / 10) if isinstance(found, np.ndarray) else found
+        found = np.where(np.isfinite(found), found, high / 10) if isinstance(found, np.ndarray) else found
         found = np.clip(found, low, high) if isinstance(found, np.ndarray) else min(max(found, low), high)
     elif not (low <= least and most <= high):
         raise DataError(
             f"kernel.initial={how}: gives {name}={least:.3g}, outside kernel.bounds.{name}=[{low:g}, {high:g}]; "
             "norms of unit_norm points do not vary: use mean_squared_distance, or explicit"
         )
+    elif isinstance(found, np.ndarray):
+        found = np.where(np.isfinite(found), found, high / 10)
     return kernel.with_parameters(**{name: found})
 
 

@@ -13,7 +13,11 @@ from kfx.numerics.arrays import Vector, as_kind, in_numpy
 from kfx.numerics.regularization import Regularization
 from kfx.objectives.base import Function, Objective
 from kfx.optimizers.loss import Evaluation, Loss
+from kfx.outcomes import ConfigError
 from kfx.sampling.samplers import Batch
+
+_LEAST = 64
+"""Units in the last place of a parameter in the difference of two: fewer would leave a quotient without digits."""
 
 
 class DifferencedLoss(Loss):
@@ -21,7 +25,8 @@ class DifferencedLoss(Loss):
 
     step: h. scheme: `forward`, (ρ(θ + h) − ρ(θ)) / h, which takes one more evaluation for each parameter (Khalid 2022,
     eq. 3.7 with h = 1e-4); `central`, (ρ(θ + h) − ρ(θ − h)) / 2h, which takes two. Both points stay within the
-    kernel's bounds. x: training points, (N, …). y: targets, (N, outputs).
+    kernel's bounds. x: training points, (N, …). y: targets, (N, outputs). ConfigError, when a gradient is asked for, if
+    h is lost in round-off beside a parameter.
     """
 
     def __init__(
@@ -50,12 +55,17 @@ class DifferencedLoss(Loss):
         if not gradient or here.failed:
             return here
         at = in_numpy(vector)
-        slope = np.empty_like(at)
+        slope = np.zeros_like(at)
         for i, (low, high) in enumerate(self.kernel.bounds):
+            if low == high:
+                continue
             ends = {at[i] + self.step, at[i] - self.step if self.scheme == "central" else at[i]}
             above, below = (float(np.clip(end, low, high)) for end in (max(ends), min(ends)))
             if above - below < self.step / 2:  # at the upper bound, up to round-off: look back
                 below = float(np.maximum(above - self.step, low))
+            if not above - below > _LEAST * np.spacing(max(abs(above), abs(below))):
+                at_least = f"{self.kernel.names[i]}={at[i]:g}: take at least {_LEAST * np.spacing(abs(at[i])):.1g}"
+                raise ConfigError(f"optimizer.step={self.step:g}: is lost in round-off beside {at_least}")
             values = []
             for end in (above, below):
                 there = here

@@ -84,8 +84,10 @@ class Plateau(Constant):
         if self.heard < self.period:
             return
         mean, self.heard, self.total = self.total / self.heard, 0, 0.0
-        self.bad = 0 if mean < self.best - 1e-4 * abs(self.best) or self.best == float("inf") else self.bad + 1
-        self.best = min(self.best, mean)
+        if mean < self.best - 1e-4 * abs(self.best) or self.best == float("inf"):
+            self.best, self.bad = mean, 0
+        else:
+            self.bad += 1
         if self.bad > self.patience:
             self.present, self.bad = self.present * self.decay, 0
 

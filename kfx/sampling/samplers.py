@@ -124,22 +124,22 @@ class Neighbourhood(Uniform):
 
     def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
         super().__init__(x, y)
-        flat = x.reshape(len(x), -1)
-        self.flat = flat - flat.mean(dim=0)  # far from 0 the squares below would lose the distances
+        self.flat = x.reshape(len(x), -1)
         self.scale(1.0)
 
     def scale(self, lengths: Value) -> None:
         """Divide the features by these lengths, (features,)."""
         self.scaled = self.flat / torch.as_tensor(lengths, dtype=self.flat.dtype, device=self.flat.device)
-        self.norms = self.scaled.square().sum(dim=1)
 
     def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
         return rng.permutation(self.nearest(np.array([rng.integers(self.n)]), size)[0])
 
     def nearest(self, centres: np.ndarray, count: int) -> np.ndarray:
         """Indices of the `count` points nearest to each centre, itself among them, (centres, count)."""
-        # up to the norm of the centre
-        distances = self.norms - 2 * (self.scaled[torch.as_tensor(centres)] @ self.scaled.mT)
+        of = torch.as_tensor(centres, device=self.scaled.device)
+        # by differences: from norms and products, one far point would spoil the distances of all
+        distances = torch.cdist(self.scaled[of], self.scaled, compute_mode="donot_use_mm_for_euclid_dist")
+        distances[torch.arange(len(of)), of] = -1.0  # a centre is in front of its copies
         return torch.topk(distances, count, dim=1, largest=False).indices.cpu().numpy()
 
 
