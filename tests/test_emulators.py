@@ -446,7 +446,7 @@ def test_isofit_gets_the_preparation_that_the_run_chose(kfx, in_folder):
         assert np.isfinite([file["xmin"][()], file["xmax"][()]]).all()
         expected = load_run("s").predict(frame[["a", "b", "c"]].dropna()).filter(like="prediction")
         found = predicted_by_isofit(file["MVM1"], frame[["a", "b", "c"]].dropna().to_numpy())
-    np.testing.assert_allclose(found, expected, rtol=1e-8)
+    np.testing.assert_allclose(found, expected, atol=1e-6)  # far points, of which ISOFIT rounds distances
 
 
 def test_isofit_takes_no_other_kernel(kfx, in_folder):
