@@ -33,7 +33,7 @@ BAD = [
     ),
     (["objective=rho_prediction", "objective.form=other"], "objective.form=other", "one of relative_error"),
     (["evaluation=k_fold", "dataset=three_bumps"], "evaluation=k_fold: takes a table", "got three_bumps"),
-    (["dataset.n_test=0"], "dataset.n_test=0: expected at least 1", "evaluation=k_fold"),
+    (["dataset.n_test=0"], "dataset.n_test=0: leaves no test point", "evaluation=k_fold"),
     (["evaluation.clip=[3,1]"], "evaluation.clip=[3.0, 1.0]", "[lowest, highest]"),
     (["kernel=cnngp", "kernel.engine=cuda"], "kernel.engine=cuda", "one of auto, fused, torch"),
     (["regularization.selection=trained"], "regularization.selection=trained: objective rho", "rho → 1 − p"),

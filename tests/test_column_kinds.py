@@ -210,7 +210,7 @@ def test_all_faults_are_in_one_message(kfx, in_folder):
     y = pd.Series(np.arange(60) / 7).mask(np.arange(60) == 2)
     frame.assign(y=y).to_csv("t.csv", index=False)
     err = kfx("run", "dataset=table", "dataset.path=t.csv", "dataset.target=y")[2]
-    for part in ("'x' in row 60, which is no number", "dataset.decimal", "1 rows miss a value, rows 3", "exclude="):
+    for part in ("'x' in row 60, which is no number", "dataset.decimal", "1 row without a value, 3", "exclude="):
         assert part in err
     assert err.count("\n") == 1
 

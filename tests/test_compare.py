@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import shutil
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from scipy.stats import ttest_ind, ttest_rel
 
 import kfx as package
@@ -23,7 +25,7 @@ from kfx.numerics.significance import p_of_being_worse
 from kfx.plots import comparison as pictures
 from kfx.record.comparison import KEPT, Compared, table
 from kfx.report.compared import shown_table
-from kfx.report.table import Table, latex, markdown
+from kfx.report.table import Table, latex, markdown, screen
 from tests.plugins import isolated
 
 TINY = ["dataset.n_train=30", "dataset.n_test=20", "sampler.batch_size=10", "optimizer=none", "figures=false"]
@@ -261,6 +263,35 @@ def test_a_setting_that_is_null_or_absent_is_a_row(kfx, in_folder):
     assert (code, err) == (0, "")
     assert "null" in out
     assert kfx("compare", "t", "--by", "")[::2] == (2, "kfx: --by: expected one or more config keys\n")
+
+
+def test_rows_of_different_targets_do_not_compare(kfx, in_folder):
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "u": x[:, 0] ** 2, "v": x[:, 1]}).to_csv("t.csv", index=False)
+    for kernel, target in (("rbf", "u"), ("matern", "v")):
+        words = ["dataset=table", "dataset.path=t.csv", "dataset.features=[a,b]", f"dataset.target={target}"]
+        words += [f"kernel={kernel}", "optimizer.iterations=2", "figures=false", f"hydra.run.dir=s/{target}"]
+        assert kfx("run", *words)[0] == 0
+    code, _, err = kfx("compare", "s", "--by", "kernel")
+    assert code == 2
+    assert "--by kernel.name: rows differ in dataset.target (u, v), whose numbers do not compare" in err
+    assert kfx("compare", "s", "--by", "kernel", "--mix")[0] == 0
+    assert kfx("compare", "s", "--by", "kernel,dataset.target")[0] == 0
+    assert "--by seed: rows are means over seeds" in kfx("compare", "s", "--by", "seed")[2]
+
+
+@pytest.mark.parametrize("width", [60, 90, 100, 120, 140, 180])
+def test_no_number_or_name_is_cut_on_a_narrow_terminal(width):
+    heads = ["optimizer", "n#", "accuracy#", "fall back", "training reached#", "rho before#", "fit seconds#", "p#"]
+    row = ["adam", "3", "0.909 ± 0.0085", "one length kept 2/3", "0.909 ± 0.0085", "0.529 ± 0.013", "12.3 ± 0.4", "0.5"]
+    other = ["finite_difference", "3", "0.7 ± 0.021", "", "0.758 ± 0.012", "0.498 ± 0.011", "2.3 ± 0.4", "0.012"]
+    to = Console(width=width, file=io.StringIO(), markup=False, highlight=False)
+    to.print(screen(Table(heads, [row, other], marks=["*", ""], marked=2), to.width), crop=False)
+    lines = to.file.getvalue().splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines[0]) <= max(width, 90), "not wider than its words need"
+    words = {word for line in lines for word in line.replace("│", " ").replace("┃", " ").split()}
+    assert {word for cell in (*row, *other[1:]) for word in cell.split()} <= words
 
 
 def test_a_regression_needs_no_metric(kfx, sweep):

@@ -375,6 +375,26 @@ def test_missing_values_are_filled_by_what_training_points_say(in_folder):
     assert dropped.x_test[:, 0].tolist() == [100]
 
 
+@pytest.mark.parametrize("dataset", ["table", "arrays"])
+def test_folds_take_all_rows_and_a_split_a_fifth(kfx, in_folder, dataset):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(43, 2))
+    np.savez("t.npz", x=x, y=np.sin(x[:, 0]))
+    pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": np.sin(x[:, 0])}).to_csv("t.csv", index=False)
+    words = ["dataset=arrays", "dataset.path=t.npz"] if dataset == "arrays" else ["dataset=table", "dataset.path=t.csv"]
+    words += [] if dataset == "arrays" else ["dataset.target=y"]
+    words += ["optimizer.iterations=2", "figures=false", "device.precision_check=off"]
+    tested = {}
+    folds = "evaluation=k_fold"
+    for name, more in {"split": (), "folds": (folds,), "given": (folds, "dataset.test=0.5")}.items():
+        code, _, err = kfx("run", *words, *more, f"hydra.run.dir={name}")
+        assert code == 0, err
+        tested[name] = len(pd.read_csv(f"{name}/predictions.csv").query("kernel == 'trained'"))
+    assert tested == {"split": 9, "folds": 43, "given": 21}
+    _, _, err = kfx("run", *words, "dataset.test=0", "hydra.run.dir=none")
+    assert err.startswith("kfx: dataset.test=0: leaves no test point")
+
+
 def test_of_several_targets_each_is_an_output(in_folder):
     (in_folder / "t.csv").write_text(ROWS)
     data = built("dataset.target=[b,y]", target=None)
@@ -615,10 +635,10 @@ HOSTILE = {
         "t.csv",
         ROWS + ",2,3\n4,NA,5\n",
         ("dataset.missing=refuse",),
-        "2 rows miss a value, rows 5, 6",
+        "2 rows without a value, 5, 6",
         "dataset.missing=mean, median or drop",
     ),
-    "a missing target": ("t.csv", ROWS + "1,2,\n", (), "1 rows miss a value, rows 5", "dataset.missing=drop"),
+    "a missing target": ("t.csv", ROWS + "1,2,\n", (), "1 row without a value, 5", "dataset.missing=drop"),
     "nothing but missing values": (
         "t.csv",
         "a,b,y\n,1,2\n,3,4\n,5,7\n",
@@ -955,7 +975,7 @@ SLIPS = {
     "a second table that misses a target": (
         "a,y\n1,2.5\n2,3.5\n3,4.5\n",
         ("dataset.test=other.csv",),
-        "other.csv: 1 rows miss a value, rows 2",
+        "other.csv: 1 row without a value, 2",
         "dataset.missing=drop",
     ),
     "a second table of words": (

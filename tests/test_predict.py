@@ -236,6 +236,20 @@ def test_a_run_with_least_squares_does_not_predict(kfx, files):
     assert "predictions use Cholesky factors" in kfx("predict", "r", "new.csv")[2]
 
 
+@pytest.mark.parametrize("optimizer", ["flow_euler", "hybrid"])
+def test_new_rows_need_the_layers_of_a_flow(kfx, files, optimizer):
+    words = (*TABLE, "dataset.target=price", "dataset.exclude=[kind]", *FIT, f"optimizer={optimizer}")
+    code, _, err = kfx("run", *words, "optimizer.iterations=2", "hydra.run.dir=r")
+    assert code == 0, err
+    code, _, err = kfx("predict", "r", "new.csv")
+    assert code == 2
+    assert "flow.record_layers=false: no layers were recorded" in err.splitlines()[-1]
+    code, _, err = kfx("run", *words, "optimizer.iterations=2", "dataset.predict=new.csv", "hydra.run.dir=s")
+    assert code == 0, err
+    found, _ = predicted(kfx, "s", "new.csv")
+    pd.testing.assert_frame_equal(pd.read_csv("s/new_predictions.csv"), found)
+
+
 @pytest.mark.slow
 def test_a_run_predicts_the_rows_of_a_file_that_its_config_names(kfx, files):
     words = (*TABLE, "dataset.target=price", "dataset.exclude=[kind]", *FIT)

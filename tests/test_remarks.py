@@ -128,6 +128,7 @@ def test_no_remark_comes_where_nothing_is_wrong(kfx, in_folder, optimizer):
         (-0.01, 0.001, False),
         (0.01, float("nan"), True),
         (1e-9, 1e-10, False),  # it reads the same
+        *((1 / n, 1 / n, False) for n in (11, 60, 61, 97, 199)),  # one test point that is lost
     ],
 )
 @pytest.mark.parametrize("objective", [-1.0, 1.0, None])
@@ -142,6 +143,18 @@ def test_any_worsening_beyond_its_error_is_told(metric, worse, error, is_told, o
     remarks.of_errors(context, metric, 0.5, 0.5 + (worse if metric == "mse" else -worse), error, "on test points")
     assert [event for event, _ in told] == [Event.ERROR_ROSE] * is_told
     assert all(("while loo fell" in text) == (objective == -1.0) for _, text in told)
+
+
+def test_each_preparation_is_told_with_its_folds_and_their_mean_loss():
+    def prepared(how, loss):
+        return SimpleNamespace(how=how, usual="normalize", losses={how: loss, "normalize": 0.5}, document=dict)
+
+    folds = [prepared("log", -0.1), prepared("log", -0.3), prepared("quantile", 0.1), prepared("normalize", 0.5)]
+    told = []
+    remarks.of_preparations(SimpleNamespace(metrics={}, remark=lambda *a: told.append(a)), folds)
+    ((event, text),) = told
+    assert event == Event.TRANSFORMED
+    assert text.startswith("log in 2 of 4 folds, quantile in 1 of 4 folds (mean loss -0.1000, without 0.5000)")
 
 
 def test_ends_of_ranges_are_told_of_folds_whose_kernels_have_different_parameters():

@@ -512,7 +512,7 @@ def test_a_run_on_arrays_with_weights(kfx, files, path):
         (["dataset.weights=group", "dataset.exclude=[]"], "weights are numbers >= 0"),
         (
             ["dataset.weights=gaps", "dataset.exclude=[group]", "dataset.missing=mean"],
-            "3 rows miss a value, rows 11, 12, 13, in the columns gaps; set dataset.missing=drop",
+            "3 rows without a value, 11, 12, 13, in the columns gaps; set dataset.missing=drop",
         ),
         (["optimizer=flow_euler"], "dataset.weights=w: optimizer=flow_euler moves points and takes no weights"),
         (["evaluation.centres=20"], "dataset.weights=w: evaluation.solver=nystrom takes no weights"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfx.commands.arguments import Commands
-from kfx.screen.terminal import console
+from kfx.screen.terminal import show
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def _compare(parsed: argparse.Namespace) -> int:
         print(f"kfx: left out: {line}", file=sys.stderr)
     frame = comparison.table(found, by, metric, parsed.mix, comparison.better_in(runs, metric))
     shown = shown_table(frame, by, metric, of)
-    console(180).print(tables.screen(shown))
+    show(shown, 180)
     in_symbols = replace(shown, heads=[head.replace("rho ", "ρ ") for head in shown.heads])
 
     def curve() -> Figure:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kfx.commands.arguments import Commands
 from kfx.files import Document
-from kfx.screen.terminal import console
+from kfx.screen.terminal import show
 
 if TYPE_CHECKING:
     from kfx.report.table import Table
@@ -40,13 +40,12 @@ def _precision(parsed: argparse.Namespace) -> int:
     from kfx.plots.style import save
     from kfx.record.environment import processor
     from kfx.record.output import require_no_record
-    from kfx.report.table import screen
 
     output: Path = parsed.output
     require_no_record("--output", output)
     if parsed.files:
         contents = precision.read(parsed.files)
-        console(160).print(screen(_table(contents)))
+        show(_table(contents), 160)
         preflight.make_folder("--output", output, resume=True)
         save(error_against_size(contents), output / "machines.png")
         print(f"  {output / 'machines.png'}")
@@ -57,7 +56,7 @@ def _precision(parsed: argparse.Namespace) -> int:
         verdicts = precision.measure(precision.arithmetics(("torch", "jax")))
     cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     content = {"machine": ", ".join([processor(), *cards]), **precision.report(verdicts, switches)}
-    console(160).print(screen(_table({"": content})))
+    show(_table({"": content}), 160)
     for name, value in switches.items():
         print(f"  {name} = {value}")
     if not content["gpu"]:

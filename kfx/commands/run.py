@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from kfx.commands.arguments import Commands, add_overrides, add_plugins
 from kfx.outcomes import ConfigError
-from kfx.screen.terminal import console
+from kfx.screen.terminal import show
 
 if TYPE_CHECKING:
     from kfx.jobs.job import Job
@@ -192,7 +192,6 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
 
     from kfx.jobs import sweep
     from kfx.outcomes import Status
-    from kfx.report.table import screen
     from kfx.running.signals import noted, undisturbed
 
     jobs = sweep.expected(planned.in_folder(folder)) if planned.is_complete else None
@@ -210,7 +209,7 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
             with undisturbed():
                 rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, planned.roots(folder))
                 sweep.write(folder / "sweep.csv", rows)
-                console(140, stderr=True).print(screen(sweep.table(rows)))
+                show(sweep.table(rows), 140, stderr=True)
                 print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)
     if interrupted:
         print(f"kfx: interrupted; go on with {_again(typed, planned.key, str(folder))}", file=sys.stderr)

@@ -10,7 +10,7 @@ from pathlib import Path
 from kfx.commands.arguments import Commands, add_cluster, add_plugins, of_cluster
 from kfx.config.plugins import load_plugins, require_plugins
 from kfx.outcomes import ConfigError, KfxError, RecordError
-from kfx.screen.terminal import console
+from kfx.screen.terminal import show
 
 _DEPTH = 4
 """Folders below `runs` to look in: runs/<paper>/<experiment>/<time of a sweep>/<job>."""
@@ -56,7 +56,7 @@ def _list(parsed: argparse.Namespace) -> int:
     from kfx.record.findings import Findings, mean_of
     from kfx.record.reading import read_metrics, typed_words
     from kfx.record.search import runs_below
-    from kfx.report.table import Table, screen
+    from kfx.report.table import Table
     from kfx.report.typed import command_of
     from kfx.screen.summary import relative
 
@@ -83,7 +83,7 @@ def _list(parsed: argparse.Namespace) -> int:
                 command_of(run.metrics, typed),
             ]
         )
-    console(200).print(screen(Table(["written#", "status#", "metric#", "run", "command"], rows)))
+    show(Table(["written#", "status#", "metric#", "run", "command"], rows), 200)
     return 0
 
 

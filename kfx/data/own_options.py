@@ -25,6 +25,15 @@ if TYPE_CHECKING:
     from kfx.data.table_columns import Layout
 
 
+_TEST, _NULL_TEST = 0.2, "0.2, with evaluation=k_fold 0"
+"""The share of test points where nothing is said."""
+
+
+def _test_points(_: OwnFile, config: ConfigView) -> float:
+    """The share of the rows that are test points if the config does not say; folds take all rows."""
+    return 0.0 if config.evaluation.name == "k_fold" else _TEST
+
+
 def _is_fraction(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
 
@@ -147,6 +156,12 @@ class OwnFile(FromFile, OwnDataset, abc.ABC):
     def is_table(self) -> bool:  # type: ignore[override]
         return self.read().is_test is None
 
+    @property
+    def fraction(self) -> float | None:
+        """The share of the points that are test points; None where `test` says which."""
+        given = _TEST if self.test is None else self.test
+        return float(given) if _is_fraction(given) else None
+
     def feature_count(self) -> int:
         points = self.read()
         return points.feature_count(None if points.is_test is None else ~points.is_test)
@@ -165,13 +180,12 @@ class OwnFile(FromFile, OwnDataset, abc.ABC):
             return self.n_test
         if points.is_test is not None:
             return int(points.is_test.sum())
-        return own.test_size(len(points.x), float(self.test))
+        return own.test_size(len(points.x), self.fraction or 0.0)
 
     def build(self, rng: np.random.Generator) -> Dataset:
         from kfx.data.own import as_dataset
 
-        fraction = float(self.test) if _is_fraction(self.test) else 0.0
-        return as_dataset(self.name, self.read(), fraction, self.n_train, self.n_test, rng)
+        return as_dataset(self.name, self.read(), self.fraction or 0.0, self.n_train, self.n_test, rng)
 
     def check(self, config: ConfigView) -> None:
         super().check(config)
@@ -233,11 +247,13 @@ class OwnTableOption(RowFile, OwnFile):
     )
     task: str = word("auto | regression | classification", _TASK)
     test: Several = ranged(
-        0.2,
+        None,
         "a fraction >= 0 and < 1, a column, or the path of a second table",
         _test_of_table,
         "source of test points: a fraction of the rows, drawn at random by seed; a column that marks them; "
         "a second table",
+        null=_NULL_TEST,
+        settle=_test_points,
     )
     missing: str = word(
         "auto | refuse | mean | median | drop",
@@ -250,7 +266,7 @@ class OwnTableOption(RowFile, OwnFile):
         """The second table, if `test` names one rather than a column."""
         from kfx.data.row_file import columns
 
-        if _is_fraction(self.test) or str(self.test) in columns(self.file(), self.form()):
+        if self.fraction is not None or str(self.test) in columns(self.file(), self.form()):
             return None
         path = Path(str(self.test)).expanduser()
         if path.exists() and self.file().exists() and path.samefile(self.file()):
@@ -281,7 +297,7 @@ class OwnTableOption(RowFile, OwnFile):
             None if self.features is None else listed(self.features),
             listed(self.exclude),
             () if self.categorical == "auto" else listed(self.categorical),
-            None if _is_fraction(self.test) else str(self.test),
+            None if self.fraction is not None else str(self.test),
             self.task,
             self.missing,
             form,
@@ -344,10 +360,12 @@ class OwnArraysOption(OwnFile):
     path: str | None = path_of(".npz")
     task: str = word("auto | regression | classification", _TASK)
     test: Several = ranged(
-        0.2,
+        None,
         "a fraction >= 0 and < 1",
         _is_fraction,
         "fraction of the points used as test points, drawn at random by seed",
+        null=_NULL_TEST,
+        settle=_test_points,
     )
     channels: str = word(
         "auto | first | last",

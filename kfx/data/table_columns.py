@@ -74,8 +74,9 @@ def require_present(frame: pd.DataFrame, path: Path, layout: Layout) -> None:
     of_target = any(name in layout.beside for name in names)
     remedy = "drop" if of_target and not frame[features].isna().any(axis=None) else "mean, median or drop"
     more = ", …" if len(rows) > MOST_SHOWN else ""
+    count = f"{len(rows)} row{'s' if len(rows) > 1 else ''}"
     raise DataError(
-        f"{path}: {len(rows)} rows miss a value, rows {', '.join(rows[:MOST_SHOWN])}{more}, in the columns "
+        f"{path}: {count} without a value, {', '.join(rows[:MOST_SHOWN])}{more}, in the columns "
         f"{', '.join(names[:MOST_SHOWN])}{', …' if len(names) > MOST_SHOWN else ''}; set dataset.missing={remedy}"
     )
 

@@ -47,8 +47,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     kernel : str, mapping or Kernel
         A name as in `kernel=rbf`, settings as in configs, {"name": "matern", "nu": 2.5}, or a kernel,
         RBF(2.0) + Matern(1.0). auto: for a table smooth_and_rough, for classes matern with nu=2.5 and a length for each
-        feature; with fewer than 2 points for each feature, for classes 20, matern with one length for all, for which
-        the features should be scaled.
+        feature; with fewer than 2 points for each feature, for classes 20, matern with one length for all.
     objective, optimizer, sampler : str, mapping or object
         As `kernel`. An objective may be a function (gram, y, sample_size, regularization, cotangent) → value, G. By
         default the objective is `nll`, for classes `rho_prediction`, with form=held_out.

@@ -11,7 +11,12 @@ from kfx.outcomes import ConfigError
 
 @section("follow", "errors of the current kernel during a fit, written to flow.csv for a flow, else to follow.csv")
 class FollowSection(Option):
-    every: int = number(0, "whole >= 0", "number of iterations, or of a flow's layers, between evaluations; 0: none")
+    every: int = number(
+        0,
+        "whole >= 0",
+        "number of iterations, or of a flow's layers, between evaluations; 0: none; on own data lambda is then chosen "
+        "for the initial kernel and kept, and neither transforms nor simpler kernels are tried",
+    )
     last: int = number(
         0, "whole >= 0", "number of last iterations at which the kernel is evaluated as well, at most a tenth of all"
     )

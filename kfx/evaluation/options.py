@@ -359,6 +359,7 @@ class TestPointsOption(EvaluationOption):
         if self.rho and len(self.n_interpolation or ()) < 2:
             raise ConfigError("evaluation.rho=true: compares with the largest N_I; give two or more in n_interpolation")
         if config.dataset.test_size() == 0:
+            asked = "test" if getattr(config.dataset, "n_test", 0) is None else "n_test"  # of own data
             raise ConfigError(
-                "dataset.n_test=0: expected at least 1, or evaluation=k_fold, whose folds are its test points"
+                f"dataset.{asked}=0: leaves no test point; take some, or evaluation=k_fold, whose folds are"
             )

@@ -18,6 +18,7 @@ from kfx.kernels.covariance import Pull
 from kfx.kernels.wrapped import Wrapped
 from kfx.numerics.arrays import Array, as_tensor, digests, in_kind, in_numpy
 from kfx.numerics.regularization import Regularization
+from kfx.outcomes import ConfigError
 
 _BLOCK = 4096
 
@@ -50,10 +51,11 @@ class FlowedKernel(Wrapped[Kernel]):
 
     @property
     def layers(self) -> Iterator[Layer]:
-        """The recorded layers; ValueError if none were recorded."""
+        """The recorded layers; ConfigError if none were recorded."""
         if self._layers is None:
-            raise ValueError(
-                "no layers were recorded to move points that did not flow along; set flow.record_layers=true"
+            raise ConfigError(
+                "flow.record_layers=false: no layers were recorded, which move points that did not flow along; set it "
+                "to true"
             )
         return iter(self._layers())
 
@@ -66,7 +68,8 @@ class FlowedKernel(Wrapped[Kernel]):
     def transform(self, x: Array) -> Any:
         """F(x), in x's shape, (n, …), and dtype; NumPy or torch as x is.
 
-        ValueError for points of another shape, and for a point that did not flow along if no layers were recorded.
+        ValueError for points of another shape, ConfigError for a point that did not flow along if no layers were
+        recorded.
         """
         return in_kind(self._mapped(as_tensor(x)), x)
 

@@ -58,7 +58,9 @@ class FlowSection(Option):
         0.0, ">= 0", "distance below which one of two points with the same target is left out of batches; 0: never"
     )
     record_layers: bool = flag(
-        False, "save the layers, so that load_run(…).kernel can move other points; with series they always are"
+        False,
+        "save the layers, so that load_run(…).kernel and kfx predict can move other points; with series, and "
+        "dataset.predict, they always are",
     )
     snapshots: int = number(
         50,
@@ -70,7 +72,9 @@ class FlowSection(Option):
     )
 
     def settled(self, config: ConfigView) -> Settings:
-        return {"record_layers": True} if config.dataset.is_series and config.optimizer.moves_points else {}
+        """The layers are kept where other points will need them."""
+        has_new = config.dataset.is_series or getattr(config.dataset, "predict", None) is not None
+        return {"record_layers": True} if has_new and config.optimizer.moves_points else {}
 
 
 @section("interpolation", "how a flow's velocity field is interpolated from the batch to other points")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kfx.commands.arguments import Commands
 from kfx.outcomes import ConfigError
-from kfx.screen.terminal import console
+from kfx.screen.terminal import console, show
 
 if TYPE_CHECKING:
     from kfx.jobs.job import Job
@@ -137,7 +137,7 @@ def _pages(entries: Sequence[Entry], folder: Path, is_check: bool) -> int:
 def _show(entries: Sequence[Entry], in_detail: bool) -> None:
     from kfx.papers import words
     from kfx.papers.verdict import Verdict
-    from kfx.report.table import Table, screen
+    from kfx.report.table import Table
 
     sums = sum((entry.counts() for entry in entries), Counter[Verdict]())
     kinds, rows = [kind for kind in Verdict if sums[kind]], []
@@ -156,5 +156,5 @@ def _show(entries: Sequence[Entry], in_detail: bool) -> None:
             counts = entry.counts()
             rows.append([entry.experiment, *(str(counts[kind] or "") for kind in kinds), spread, cost])
     heads = ["command" if in_detail else "experiment", *(f"{kind}#" for kind in kinds), "seeds#", "a run takes"]
-    console(180).print(screen(Table(heads, rows, "Published numbers, by verdict")))
+    show(Table(heads, rows, "Published numbers, by verdict"), 180)
     console(180).print(", ".join(f"{sums[kind]} {kind}" for kind in kinds))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kfx.commands.arguments import Commands, add_plugins
 from kfx.outcomes import ConfigError
-from kfx.screen.terminal import console
+from kfx.screen.terminal import show
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +88,6 @@ def _one(name: str, study: Study, measured: Mapping[str, Job] | Cells, folder: P
     from kfx.files import write_whole
     from kfx.papers.cells import Cells
     from kfx.plots.style import looking, require_look, save
-    from kfx.report.table import screen
 
     require_look(parsed.style)
     for old in ("table.csv", "picture.png", "picture.pdf"):
@@ -103,7 +102,7 @@ def _one(name: str, study: Study, measured: Mapping[str, Job] | Cells, folder: P
         _RECORDED.mkdir(parents=True, exist_ok=True)
         write_whole(_RECORDED / f"{name}.csv", answer.recorded().to_csv(index=False))
         print(_RECORDED / f"{name}.csv")
-    console(240).print(screen(_shown(name, answer.frame)))
+    show(_shown(name, answer.frame), 240)
     print(folder / "table.csv")
     if answer.draw is not None:
         with looking(parsed.style):

@@ -182,7 +182,8 @@ def _write_counts(axes: Axes, counts: np.ndarray, shares: np.ndarray) -> None:
     size = len(counts)
     points = 9 if size <= _MOST_NUMBERS // 2 else 6
     for i, j in zip(*np.nonzero(counts), strict=True):
-        rate = f"\n{int(100 * shares[i, j] + 1e-9)} %" if i == j else ""  # 100 % only where all are right
+        percent = round(100 * shares[i, j]) if shares[i, j] == 1 else min(round(100 * shares[i, j]), 99)  # 100 %: all
+        rate = f"\n{percent} %" if i == j else ""
         colour = "white" if shares[i, j] > 0.5 else DATA
         axes.text(j, i, f"{counts[i, j]}{rate}", ha="center", va="center", fontsize=points, color=colour)
 

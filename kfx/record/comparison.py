@@ -169,13 +169,15 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool, b
     keys = [key if any(key in run.settings for run in runs) else f"{key}.name" for key in by]
     for key, given in zip(keys, by, strict=True):
         if not any(key in run.settings for run in runs):
-            raise ConfigError(f"--by {given}: no run has such a key")
+            of_seeds = given == "seed" and "rows are means over seeds; name other keys, as kernel"
+            raise ConfigError(f"--by {given}: {of_seeds or 'no run has such a key'}")
     settings = pd.DataFrame([{name: _shown(run, key) for name, key in zip(by, keys, strict=True)} for run in runs])
     found = pd.DataFrame([run.measured for run in runs]).rename(
         columns={"value": metric, "reached": f"{metric}_reached"}
     )
     groups = settings.astype(str).groupby(list(by), sort=False)
     if not mix:
+        _refuse_other_targets(keys, runs)
         for places in groups.indices.values():
             _refuse_mixtures({str(k): v for k, v in settings.iloc[places[0]].items()}, keys, [runs[i] for i in places])
     rows, losses, seeds = [], [], []
@@ -234,6 +236,17 @@ def over_sizes(runs: Sequence[Run], by: Sequence[str], metric: str, kernel: str,
     whole = pd.concat(frames, ignore_index=True)
     whole.attrs["title"] = frames[0].attrs["title"].rsplit(" · ", 1)[0]
     return whole
+
+
+def _refuse_other_targets(keys: Sequence[str], runs: Sequence[Compared]) -> None:
+    """Rows are compared with each other, which numbers of other targets are not."""
+    for name in ("dataset.target", "dataset.task"):
+        found = {str(run.settings.get(name)) for run in runs}
+        if len(found) > 1 and not {name, "dataset.name", "dataset.path"} & set(keys):
+            raise ConfigError(
+                f"--by {', '.join(keys)}: rows differ in {name} ({', '.join(sorted(found))}), whose numbers do not "
+                f"compare; leave some runs out, add --by {name}, or --mix to compare them"
+            )
 
 
 def _refuse_mixtures(row: Document, keys: Sequence[str], members: Sequence[Compared]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,20 +53,52 @@ class Table:
         return rows
 
 
-def screen(table: Table) -> ScreenTable:
-    """The table for a console without markup."""
+def screen(table: Table, width: int) -> ScreenTable:
+    """The table for a console without markup. width: in characters."""
     from rich.table import Table as ScreenTable
 
     caption = "\n".join(filter(None, [table.note and f"* {table.note}", *table.remarks]))
     shown = ScreenTable(title=table.title, caption=caption or None)
-    for name, is_number in zip(table.names, table.of_numbers, strict=True):
-        where: Literal["left", "right"] = "right" if is_number else "left"
-        shown.add_column(name, justify=where, no_wrap=is_number, overflow="fold")  # break texts, never a number
-    for cells, mark in zip(table.cells, table.marks or [""] * len(table.rows), strict=True):
+    rows = table.cells
+    for cells, mark in zip(rows, table.marks or [""] * len(rows), strict=True):
         if any(table.marks) and not mark:
             cells[table.marked] += "  "  # as wide as with a mark
+    widths = _widths([[table.names[i], *(row[i] for row in rows)] for i in range(len(table.heads))], table, width)
+    for name, is_number, own in zip(table.names, table.of_numbers, widths, strict=True):
+        where: Literal["left", "right"] = "right" if is_number else "left"
+        shown.add_column(name, justify=where, overflow="fold", min_width=own, max_width=own)
+    for cells in rows:
         shown.add_row(*cells)
     return shown
+
+
+_WORD = 12
+"""Width to which a column of texts may shrink, where it breaks a longer word; a number is never broken."""
+
+
+def _widths(columns: Sequence[Sequence[str]], table: Table, width: int) -> list[int]:
+    """The widths of the columns, the head of each first, in a table of this width: heads break first, between their
+    words, then texts, then numbers."""
+    left = width - 3 * len(columns) - 1  # without the frame
+    found = [max(map(_longest, column)) for column in columns]
+    words = [max(map(_longest_word, column)) for column in columns]
+    heads = [max(_longest_word(head), *map(_longest, cells), 0) for head, *cells in columns]
+    numbers = table.of_numbers
+    least = [word if is_number else min(word, _WORD) for word, is_number in zip(words, numbers, strict=True)]
+    texts = [most if is_number else low for most, low, is_number in zip(heads, least, numbers, strict=True)]
+    for lower in (heads, texts, least):
+        room = sum(found) - sum(lower)
+        share = min(max((sum(found) - left) / room, 0.0), 1.0) if room > 0 else 0.0
+        found = [most - math.ceil(share * (most - low)) for most, low in zip(found, lower, strict=True)]
+    return found
+
+
+def _longest(text: str) -> int:
+    return max(map(len, text.splitlines()), default=0)
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
 
 
 def latex(table: Table) -> str:

@@ -6,6 +6,7 @@ Notes follow from numbers alone. `notes.remark` delivers them: a run prints and 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -127,7 +128,8 @@ def _objective(context: RunContext) -> str:
 
 def _is_more_than(errors: float, change: float, error: float) -> bool:
     """Whether a change is larger than so many standard errors, if these are known."""
-    return math.isfinite(change) and (change > errors * error or not math.isfinite(error))
+    is_larger = change * (1 - 1e-9) > errors * error  # one point among n changes by exactly its error
+    return math.isfinite(change) and (is_larger or not math.isfinite(error))
 
 
 def _of_objective(context: RunContext, held_out: TableRow) -> None:
@@ -171,10 +173,13 @@ def of_preparations(notes: Notes, found: Sequence[Prepared]) -> None:
         notes.metrics["preparation"] = [own.document() for own in found]
     changed = [own for own in found if own.losses and own.how != own.usual]
     if changed:
-        own = changed[0]
-        of_folds = f" in {len(changed)} of {len(found)} folds" if len(found) > 1 else ""
-        shown = f"{own.how}{of_folds} (mean loss {number(own.losses[str(own.how)])}, without "
-        notes.remark(Event.TRANSFORMED, f"{shown}{number(own.losses[str(own.usual)])}): {Event.TRANSFORMED.advice}")
+        counts = Counter(str(own.how) for own in changed)
+        hows = [f"{how} in {count} of {len(found)} folds" for how, count in counts.most_common()]
+        losses = [(own.losses[str(own.how)], own.losses[str(own.usual)]) for own in changed]
+        with_them, without = (number(float(np.mean(each))) for each in zip(*losses, strict=True))
+        shown = ", ".join(hows) if len(found) > 1 else str(changed[0].how)
+        found_by = f"(mean loss {with_them}, without {without}): {Event.TRANSFORMED.advice}"
+        notes.remark(Event.TRANSFORMED, f"{shown} {found_by}")
 
 
 def of_errors(context: RunContext, metric: str, before: float, after: float, error: float, on: str) -> None:

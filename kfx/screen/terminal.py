@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kfx.report.table import Table
+
 
 def console(width: int, stderr: bool = False) -> Console:
     """A console that prints text as it is: overrides such as `preprocess=[center]` are no markup. `width`, in
@@ -20,6 +22,14 @@ def console(width: int, stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     return Console(width=None if stream.isatty() else width, stderr=stderr, markup=False, highlight=False)
+
+
+def show(table: Table, width: int, stderr: bool = False) -> None:
+    """Print a table as wide as a terminal, or `width` in files and pipes."""
+    from kfx.report.table import screen
+
+    to = console(width, stderr)
+    to.print(screen(table, to.width), crop=False)  # what does not fit is broken by the terminal, not lost
 
 
 def open_missing() -> None:
