@@ -434,7 +434,10 @@ def test_few_noisy_rows_of_a_smooth_function_keep_the_smooth_part_alone(kfx, in_
     assert code == 0, err
     run = load_run("r")
     counts = {"initial_kept": 0, "one_length_kept": 0, "smooth_kept": 1, "fits": 1}
-    assert run.metrics["fall_back"] == {**counts, "kept": ["smooth"]}
+    (errors,) = run.metrics["fall_back"]["errors"]
+    assert run.metrics["fall_back"] == {**counts, "kept": ["smooth"], "errors": [errors]}
+    assert errors.keys() == {"fitted", "initial", "initial_one_length", "one_length", "smooth"}
+    assert min(errors, key=errors.get) == "smooth"
     assert "errors at points left out are larger with the rough part of the kernel" in out
     final, start = (run.metrics["parameters"][name] for name in ("final", "initial"))
     assert final["roughness"] == 1e-4

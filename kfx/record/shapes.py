@@ -40,6 +40,7 @@ METRICS = {
     "fall_back?": {
         **dict.fromkeys(("initial_kept", "one_length_kept?", "smooth_kept?", "fits"), _WHOLE),
         "kept?": ("text",),
+        "errors?": ({"*": _NUMBER},),
     },
     "flow_stopped?": {"*": {"layer": _WHOLE, "reason": "text"}},
     "evaluation?": ({**_CHANGE, "kernel": "text", "regularization?": _NUMBER},),

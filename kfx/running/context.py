@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -116,10 +116,12 @@ How = Literal["fitted", "initial", "one_length", "smooth"]
 
 class Kept(NamedTuple):
     """The kernel with which a fit ends, and which one it is: fitted, initial, with one length for all features, or with
-    its smooth part alone."""
+    its smooth part alone; with refitted folds also the mean squared error of each candidate, of the targets as
+    learned."""
 
     kernel: Kernel
     how: How
+    errors: Mapping[str, float] | None = None
 
 
 def tensors_of(part: Dataset, machine: Machine) -> Tensors:

@@ -97,7 +97,7 @@ def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Seque
         kept = [Kept(kernel, how) for kernel in (starts if before < after else fitted)]
     else:
         kept = [best(part, *pair) for part, pair in enumerate(zip(starts, fitted, strict=True))]
-    remarks.of_kernels_kept(context, [how for _, how in kept])
+    remarks.of_kernels_kept(context, [each.how for each in kept])
     return kept
 
 

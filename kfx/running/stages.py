@@ -293,9 +293,11 @@ def _fitted(context: RunContext, starts: Sequence[Kernel]) -> list[Kernel]:
             own = optimizer.weighing(context.weights(number))
             fitted.append(fits.fit(starts[number], own, context.tensors[number], context.streams))
     if config.optimizer.fall_back:
-        kept, how = zip(*better_left_out(context, starts, fitted), strict=True)
+        kept, how, errors = zip(*better_left_out(context, starts, fitted), strict=True)
         counts = {f"{other}_kept": how.count(other) for other in ("initial", "one_length", "smooth")}
         context.notes.metrics["fall_back"] = counts | {"fits": len(fitted), "kept": list(how)}
+        if any(errors):
+            context.notes.metrics["fall_back"]["errors"] = [own or {} for own in errors]
         context.rejected, fitted = fitted if any(counts.values()) else [], list(kept)
         if context.inflation:
             context.notes.metrics["inflation"] = [context.inflation.get(part, 1.0) for part in range(len(fitted))]
