@@ -239,8 +239,8 @@ def over_sizes(runs: Sequence[Run], by: Sequence[str], metric: str, kernel: str,
 
 
 def _refuse_other_targets(keys: Sequence[str], runs: Sequence[Compared]) -> None:
-    """Rows are compared with each other, which numbers of other targets are not."""
-    for name in ("dataset.target", "dataset.task"):
+    """ConfigError where rows, which are compared with each other, are of other data or targets."""
+    for name in ("dataset.name", "dataset.target"):
         found = {str(run.settings.get(name)) for run in runs}
         if len(found) > 1 and not {name, "dataset.name", "dataset.path"} & set(keys):
             raise ConfigError(
