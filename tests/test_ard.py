@@ -162,6 +162,10 @@ def test_a_constant_feature_does_not_count_in_any_rule_of_lengths(rule, value):
     np.testing.assert_allclose(lengths[:2], without)
     assert np.isfinite(lengths[2])
     assert lengths[2] > 20 * lengths[1]
+    near = start(x, "kernel.ard=true", f"kernel.initial={rule}", "+kernel.bounds.lengths=[0.01,5]").parameters[
+        "lengths"
+    ]
+    assert near[2] == 5, "the longest that the bounds allow"
     with pytest.raises(DataError, match="all training points are equal"):
         start(np.full((20, 2), value), "kernel.ard=true", f"kernel.initial={rule}")
 
@@ -436,7 +440,7 @@ def test_few_noisy_rows_of_a_smooth_function_keep_the_smooth_part_alone(kfx, in_
     counts = {"initial_kept": 0, "one_length_kept": 0, "smooth_kept": 1, "fits": 1}
     (errors,) = run.metrics["fall_back"]["errors"]
     assert run.metrics["fall_back"] == {**counts, "kept": ["smooth"], "errors": [errors]}
-    assert errors.keys() == {"fitted", "initial", "initial_one_length", "one_length", "smooth"}
+    assert errors.keys() == {"fitted", "initial", "one_length", "smooth"}
     assert min(errors, key=errors.get) == "smooth"
     assert "errors at points left out are larger with the rough part of the kernel" in out
     final, start = (run.metrics["parameters"][name] for name in ("final", "initial"))

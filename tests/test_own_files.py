@@ -391,6 +391,10 @@ def test_folds_take_all_rows_and_a_split_a_fifth(kfx, in_folder, dataset):
         assert code == 0, err
         tested[name] = len(pd.read_csv(f"{name}/predictions.csv").query("kernel == 'trained'"))
     assert tested == {"split": 9, "folds": 43, "given": 21}
+    if dataset == "table":
+        pd.read_csv("t.csv").assign(auto=np.arange(43) % 3 == 0).to_csv("t.csv", index=False)
+        assert kfx("run", *words, "dataset.test=auto", "hydra.run.dir=auto")[0] == 0
+        assert len(pd.read_csv("auto/predictions.csv").query("kernel == 'trained'")) == 15, "a column of that name"
     _, _, err = kfx("run", *words, "dataset.test=0", "hydra.run.dir=none")
     assert err.startswith("kfx: dataset.test=0: leaves no test point")
 

@@ -244,7 +244,9 @@ def test_new_rows_need_the_layers_of_a_flow(kfx, files, optimizer):
     code, _, err = kfx("predict", "r", "new.csv")
     assert code == 2
     assert "flow.record_layers=false: no layers were recorded" in err.splitlines()[-1]
-    code, _, err = kfx("run", *words, "optimizer.iterations=2", "dataset.predict=new.csv", "hydra.run.dir=s")
+    words = (*words, "optimizer.iterations=2", "dataset.predict=new.csv", "hydra.run.dir=s")
+    assert "dataset.predict=new.csv: moves new rows; set flow.record_layers=true" in kfx("run", *words)[2]
+    code, _, err = kfx("run", *words, "flow.record_layers=true")
     assert code == 0, err
     found, _ = predicted(kfx, "s", "new.csv")
     pd.testing.assert_frame_equal(pd.read_csv("s/new_predictions.csv"), found)

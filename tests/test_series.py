@@ -666,3 +666,15 @@ def test_a_kernel_of_the_forecaster_can_be_given_or_trained():
 def test_wrong_settings_and_series_of_the_forecaster(settings, series, error, expected):
     with pytest.raises(error, match=expected.replace("(", r"\(").replace(")", r"\)")):
         KernelFlowForecaster(**settings).fit(series)
+
+
+def test_a_forecaster_reads_frames_of_arrow_as_those_of_pandas():
+    pa = pytest.importorskip("pyarrow")
+    t = np.arange(100)
+    table = pa.table({"time": t, "y": np.sin(t / 5)})
+    arrow, pandas = KernelFlowForecaster(lags=4).fit(table), KernelFlowForecaster(lags=4).fit(table.to_pandas())
+    assert arrow.n_features_in_ == 1
+    np.testing.assert_array_equal(arrow.predict(3), pandas.predict(3))
+    part = table.slice(0, 80)
+    np.testing.assert_array_equal(arrow.predict(3, series=part), pandas.predict(3, series=part.to_pandas()))
+    assert arrow.predict(3).shape == pandas.predict(3).shape

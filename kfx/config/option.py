@@ -96,8 +96,9 @@ class Option(Portable, Part):
         """Values of the fields whose default depends on the other options of a config: what a field's `settle` returns
         where the field is null or `auto`."""
         settle = {key: item for key, item in self.fields().items() if "settle" in item.metadata}
-        # null is a value beside a default of auto
-        asked = [k for k, item in settle.items() if getattr(self, k) in (["auto"] if item.default else [None, "auto"])]
+        # null is a value beside a default of auto, and auto may be a name
+        words = {k: ["auto"] if f.default else [None, *f.metadata.get("auto", ["auto"])] for k, f in settle.items()}
+        asked = [key for key in settle if getattr(self, key) in words[key]]
         return {key: settle[key].metadata["settle"](self, config) for key in asked}
 
     def check(self, config: ConfigView) -> None:

@@ -191,6 +191,8 @@ class OwnFile(FromFile, OwnDataset, abc.ABC):
         super().check(config)
         if self.predict is not None and not Path(self.predict).expanduser().is_file():
             raise ConfigError(f"dataset.predict={self.predict}: is not there; expected a file with new rows")
+        if self.predict is not None and config.optimizer.moves_points and not config.flow.record_layers:
+            raise ConfigError(f"dataset.predict={self.predict}: moves new rows; set flow.record_layers=true")
 
     def with_absolute_paths(self, node: Settings) -> Settings:
         new = {} if self.predict is None else {"predict": str(Path(self.predict).expanduser().absolute())}
@@ -254,6 +256,7 @@ class OwnTableOption(RowFile, OwnFile):
         "a second table",
         null=_NULL_TEST,
         settle=_test_points,
+        auto=(),  # a column may have this name
     )
     missing: str = word(
         "auto | refuse | mean | median | drop",

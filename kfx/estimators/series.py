@@ -12,6 +12,7 @@ from kfx.data.cells import PLAIN
 from kfx.data.series import uneven
 from kfx.data.times import Dates, apart, read
 from kfx.data.windows import Trajectory
+from kfx.estimators.frames import as_frame
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
@@ -39,10 +40,13 @@ def trajectories(series: object, like: Dates | None = None) -> list[Trajectory]:
 
 
 def _each(series: object) -> Sequence[Any]:
-    """The series of a list of them, or the one."""
-    if isinstance(series, (list, tuple)) and len(series) > 0 and np.ndim(series[0]) > 0:
-        return series
-    return [series]
+    """The series of a list of them, or the one; frames of Arrow as those of pandas."""
+    several = isinstance(series, (list, tuple)) and len(series) > 0 and np.ndim(series[0]) > 0
+    return [_plain(each) for each in (series if several else [series])]  # type: ignore[attr-defined]
+
+
+def _plain(series: Any) -> Any:
+    return as_frame(series) if hasattr(series, "column_names") else series
 
 
 def has_times(series: object) -> bool:
@@ -72,13 +76,13 @@ def step_of_times(series: object, found: Sequence[Trajectory]) -> Step | None:
 def names_of(series: object) -> list[str]:
     """The columns of a frame, or of the first of several, that are coordinates; none of arrays."""
     first = series[0] if isinstance(series, (list, tuple)) and len(series) > 0 else series
-    return [str(name) for name in getattr(first, "columns", ()) if not _is_time(name)]
+    return [str(name) for name in getattr(_plain(first), "columns", ()) if not _is_time(name)]
 
 
 def is_flat(series: Any) -> bool:
     """Whether forecasts are (steps,): the series, or the first of several, is (T,)."""
     first = series[0] if isinstance(series, (list, tuple)) and np.ndim(series[0]) else series
-    return np.ndim(first) == 1
+    return np.ndim(_plain(first)) == 1
 
 
 def _trajectory(given: Any, like: Dates | None) -> Trajectory:

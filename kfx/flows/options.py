@@ -59,8 +59,7 @@ class FlowSection(Option):
     )
     record_layers: bool = flag(
         False,
-        "save the layers, so that load_run(…).kernel and kfx predict can move other points; with series, and "
-        "dataset.predict, they always are",
+        "save the layers, so that load_run(…).kernel and kfx predict can move other points; with series always",
     )
     snapshots: int = number(
         50,
@@ -72,9 +71,7 @@ class FlowSection(Option):
     )
 
     def settled(self, config: ConfigView) -> Settings:
-        """The layers are kept where other points will need them."""
-        has_new = config.dataset.is_series or getattr(config.dataset, "predict", None) is not None
-        return {"record_layers": True} if has_new and config.optimizer.moves_points else {}
+        return {"record_layers": True} if config.dataset.is_series and config.optimizer.moves_points else {}
 
 
 @section("interpolation", "how a flow's velocity field is interpolated from the batch to other points")

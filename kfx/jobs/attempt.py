@@ -84,11 +84,11 @@ def run_or_reuse(job: Job) -> tuple[int, Path]:
     if found is not None:
         _drop_if_empty(own)
         if found.status == Status.COMPLETED:
-            return _completed_already(plan.config, found.directory), found.directory
+            return _completed_already(plan.config, found.directory, own), found.directory
         try:
             return resume(found.directory, places(plan.raw)), found.directory
         except CompletedError:  # another process has completed it meanwhile
-            return _completed_already(plan.config, found.directory), found.directory
+            return _completed_already(plan.config, found.directory, own), found.directory
     retries = plan.config.retries
     for left in range(retries, -1, -1):
         code = run(plan, own, replace_failed=plan.config.resume or left < retries)
@@ -103,8 +103,10 @@ def _drop_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _completed_already(config: Config, directory: Path) -> int:
+def _completed_already(config: Config, directory: Path, asked: Path) -> int:
     told = f"kfx: completed already: {relative(directory)}"
+    if directory.resolve() != asked.resolve():
+        told += f", so that {relative(asked)} is not written"
     with contextlib.suppress(RecordError):  # what is damaged says nothing of its software
         if changed := changes(*environments(directory), software()):
             told += f"; {changed} since it began: {Event.ENVIRONMENT_CHANGED.advice}"

@@ -88,8 +88,8 @@ def _with_length(kernel: Kernel, how: str, found: float | np.ndarray, is_bounded
     """Return the kernel with its length as found.
 
     With `median_distance` the range is widened to [1e-3, 1e3] times the length; if `is_bounded`, it is kept, and a
-    length outside it becomes the nearer end. An infinite length becomes a tenth of the upper end. Raises DataError
-    where another length is outside the kernel's bounds.
+    length outside it becomes the nearer end. An infinite length becomes a tenth of the upper end, if that is long, or
+    that end. Raises DataError where another length is outside the kernel's bounds.
     """
     name = str(kernel.length)
     low, high = kernel.limits[name]
@@ -98,15 +98,16 @@ def _with_length(kernel: Kernel, how: str, found: float | np.ndarray, is_bounded
         if not is_bounded:
             low, high = min(low, least * 1e-3), max(high, most * 1e3)
             kernel = kernel.with_limits(**{name: (low, high)})
-        found = np.where(np.isfinite(found), found, high / 10) if isinstance(found, np.ndarray) else found
-        found = np.clip(found, low, high) if isinstance(found, np.ndarray) else min(max(found, low), high)
     elif not (low <= least and most <= high):
         raise DataError(
             f"kernel.initial={how}: gives {name}={least:.3g}, outside kernel.bounds.{name}=[{low:g}, {high:g}]; "
             "norms of unit_norm points do not vary: use mean_squared_distance, or explicit"
         )
-    elif isinstance(found, np.ndarray):
-        found = np.where(np.isfinite(found), found, high / 10)
+    if isinstance(found, np.ndarray):
+        long = high / 10 if high / 10 > 10 * most else high
+        found = np.clip(np.where(np.isfinite(found), found, long), low, high)
+    else:
+        found = min(max(found, low), high)
     return kernel.with_parameters(**{name: found})
 
 

@@ -57,14 +57,14 @@ class DifferencedLoss(Loss):
         at = in_numpy(vector)
         slope = np.zeros_like(at)
         for i, (low, high) in enumerate(self.kernel.bounds):
-            if low == high:
+            if high - low <= _LEAST * np.spacing(abs(at[i])):  # it is fixed
                 continue
             ends = {at[i] + self.step, at[i] - self.step if self.scheme == "central" else at[i]}
             above, below = (float(np.clip(end, low, high)) for end in (max(ends), min(ends)))
             if above - below < self.step / 2:  # at the upper bound, up to round-off: look back
                 below = float(np.maximum(above - self.step, low))
             if not above - below > _LEAST * np.spacing(max(abs(above), abs(below))):
-                at_least = f"{self.kernel.names[i]}={at[i]:g}: take at least {_LEAST * np.spacing(abs(at[i])):.1g}"
+                at_least = f"{self.kernel.names[i]}={at[i]:g}: take at least {2 * _LEAST * np.spacing(abs(at[i])):.1g}"
                 raise ConfigError(f"optimizer.step={self.step:g}: is lost in round-off beside {at_least}")
             values = []
             for end in (above, below):

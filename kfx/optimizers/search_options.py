@@ -102,7 +102,7 @@ class GridOption(OptimizerOption):
         "parameter that varies over the grid",
     )
     bounds: list[float] | None = ends(None, "ends of the grid", -math.inf)
-    points: int = number(100, "whole >= 2", "number of grid points")
+    points: int = number(100, "whole >= 2", "number of grid points, at most as many as iterations")
     space: str = word("raw | log", "spacing of the grid; raw: equal steps; log: equal ratios")
     gradient: bool = flag(True, "also record the objective's derivative, as diagnostic.gradient")
 

@@ -240,9 +240,11 @@ def over_sizes(runs: Sequence[Run], by: Sequence[str], metric: str, kernel: str,
 
 def _refuse_other_targets(keys: Sequence[str], runs: Sequence[Compared]) -> None:
     """ConfigError where rows, which are compared with each other, are of other data or targets."""
-    for name in ("dataset.name", "dataset.target"):
-        found = {str(run.settings.get(name)) for run in runs}
-        if len(found) > 1 and not {name, "dataset.name", "dataset.path"} & set(keys):
+    for name in ("dataset.name", "data", "dataset.target"):
+        given = [run.settings.get(name) for run in runs]
+        shown = (each[0] if isinstance(each, (list, tuple)) and len(each) == 1 else each for each in given)
+        found = {str(each)[:40] for each in shown}  # of data a checksum
+        if len(found) > 1 and not {name, "data", "dataset.name", "dataset.path"} & set(keys):
             raise ConfigError(
                 f"--by {', '.join(keys)}: rows differ in {name} ({', '.join(sorted(found))}), whose numbers do not "
                 f"compare; leave some runs out, add --by {name}, or --mix to compare them"
@@ -310,8 +312,11 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
 
 
 def _shared_rows(run: Run, other: Run) -> pd.DataFrame:
-    """The evaluation, without the kernel that was not kept where the other, of an earlier version, has none."""
+    """The evaluation, without the kernel that was not kept, and the metrics of single targets, where the other, of an
+    earlier version, has none."""
     table = run.evaluation
+    if "mse.0" not in set(other.evaluation["metric"]):
+        table = table[~table["metric"].str.match(r"mse\.\d")].reset_index(drop=True)
     if (other.evaluation["kernel"] == REJECTED).any():
         return table
     return table[table["kernel"] != REJECTED].reset_index(drop=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -87,18 +86,23 @@ def _widths(columns: Sequence[Sequence[str]], table: Table, width: int) -> list[
     least = [word if is_number else min(word, _WORD) for word, is_number in zip(words, numbers, strict=True)]
     texts = [most if is_number else low for most, low, is_number in zip(heads, least, numbers, strict=True)]
     for lower in (heads, texts, least):
-        room = sum(found) - sum(lower)
-        share = min(max((sum(found) - left) / room, 0.0), 1.0) if room > 0 else 0.0
-        found = [most - math.ceil(share * (most - low)) for most, low in zip(found, lower, strict=True)]
+        cap, whole = max(found, default=0), found
+        while sum(found) > left and cap > 0:  # the widest first
+            cap -= 1
+            found = [max(min(most, cap), low) for most, low in zip(whole, lower, strict=True)]
     return found
 
 
 def _longest(text: str) -> int:
-    return max(map(len, text.splitlines()), default=0)
+    from rich.cells import cell_len
+
+    return max(map(cell_len, text.splitlines()), default=0)
 
 
 def _longest_word(text: str) -> int:
-    return max(map(len, text.split()), default=0)
+    from rich.cells import cell_len
+
+    return max(map(cell_len, text.split()), default=0)
 
 
 def latex(table: Table) -> str:

@@ -212,8 +212,9 @@ def best_refitted(context: RunContext, part: int, start: Kernel, own: Kernel) ->
         _, how, is_fitted = procedures[best]
         if is_fitted and context.parts[part].labels_train is None:  # it may be too sure
             context.inflation[part] = inflations[best]
-        tried = [name if is_new or name == "initial" else f"initial_{name}" for _, name, is_new in procedures]
-        shown = dict(zip(tried, errors.tolist(), strict=True))
+        shown: dict[str, float] = {}
+        for error, (_, name, _) in zip(errors.tolist(), procedures, strict=True):
+            shown[name] = min(error, shown.get(name, math.inf))
         return Kept(_for_each_feature(found, start, data[0]) if how == "one_length" else found, how, shown)
 
 
