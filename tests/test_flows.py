@@ -27,7 +27,7 @@ from kfx.numerics.streams import Streams
 from kfx.objectives import interpolation_error, rho
 from kfx.optimizers.gradient import Nesterov
 from kfx.optimizers.loss import Loss
-from kfx.outcomes import Event, NumericalError
+from kfx.outcomes import ConfigError, Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
 from tests.flow_parts import NUGGET, Memory, bumps, euler, runge_kutta, settings, spirals
 
@@ -287,7 +287,7 @@ def test_save_load_and_resume(kind, tmp_path):
 
 def test_points_that_did_not_flow_need_layers(tmp_path):
     flowed = euler().fit(RBF(1.4), spirals(), Streams(0), Memory(tmp_path))
-    with pytest.raises(ValueError, match=r"flow\.record_layers=true"):
+    with pytest.raises(ConfigError, match=r"flow\.record_layers=false: no layers were recorded"):
         flowed.gram(np.ones((2, 2)))
     with pytest.raises(ValueError, match="no gradient to its inputs"):
         flowed.pullback(spirals()[0])[1](torch.eye(40, dtype=torch.float64), inputs=True)

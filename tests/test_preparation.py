@@ -195,7 +195,8 @@ def test_folds_that_choose_differently_have_the_same_columns(kfx, in_folder, see
     y = np.exp(0.9 * np.sin(2 * x[:, 0]) + 0.4 * rng.standard_normal(60))
     pd.DataFrame(x, columns=["a", "b"]).assign(y=y).to_csv("t.csv", index=False)
     words = ["evaluation=k_fold", "evaluation.folds=3", "optimizer.iterations=2", "evaluation.save_predictions=true"]
-    code, _, err = kfx("run", "dataset=table", "dataset.path=t.csv", "dataset.target=y", *words, "hydra.run.dir=r")
+    words += ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "dataset.test=0.2"]
+    code, _, err = kfx("run", *words, "hydra.run.dir=r")
     assert code == 0, err
     run = load_run("r")
     targets = [each["targets"] for each in run.metrics["preparation"]]

@@ -59,7 +59,7 @@ class FlowSection(Option):
     )
     record_layers: bool = flag(
         False,
-        "save the layers, so that load_run(…).kernel and kfx predict can move other points; with series always",
+        "save the layers, with which load_run(…).kernel moves, and predicts, other points; with series always",
     )
     snapshots: int = number(
         50,

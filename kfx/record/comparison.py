@@ -130,12 +130,14 @@ def _measured(run: Run, metric: str, kernel: str, n_interpolation: int | None) -
 
 
 def _chosen(run: Run, settings: Document) -> frozenset[str]:
-    """The settings of a run that a backtest chose."""
+    """The settings of a run that a backtest chose, or that follow from these."""
     if not any(key.startswith("dataset.deviations.") for key in settings):
         return frozenset()
     typed = {word.lstrip("+").split("=")[0] for word in typed_words(run.directory)}
     length = getattr(OPTIONS["kernel"].get(run.config.kernel.name), "length", None)
-    own = {"dataset.others", f"kernel.{length}", *(f"dataset.{key}" for key in SEEN)}
+    own = {"dataset.others", f"kernel.{length}", "sampler.batch_size", *(f"dataset.{key}" for key in SEEN)}
+    if settings.get("evaluation.n_interpolation") is None:
+        own.add("n_interpolation")  # all windows, whose number follows from their length, as that of a batch does
     return frozenset(key for key in settings if key in own or key.startswith("dataset.deviations.")) - typed
 
 
