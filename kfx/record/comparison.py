@@ -241,12 +241,15 @@ def over_sizes(runs: Sequence[Run], by: Sequence[str], metric: str, kernel: str,
 
 
 def _refuse_other_targets(keys: Sequence[str], runs: Sequence[Compared]) -> None:
-    """ConfigError where rows, which are compared with each other, are of other data or targets."""
+    """ConfigError where rows, which are compared with each other, are of other data or targets, unless the keys are of
+    the data."""
+    if any(key == "data" or key.startswith("dataset.") for key in keys):
+        return
     for name in ("dataset.name", "data", "dataset.target"):
         given = [run.settings.get(name) for run in runs]
         shown = (each[0] if isinstance(each, (list, tuple)) and len(each) == 1 else each for each in given)
         found = {str(each)[:40] for each in shown}  # of data a checksum
-        if len(found) > 1 and not {name, "data", "dataset.name", "dataset.path"} & set(keys):
+        if len(found) > 1:
             raise ConfigError(
                 f"--by {', '.join(keys)}: rows differ in {name} ({', '.join(sorted(found))}), whose numbers do not "
                 f"compare; leave some runs out, add --by {name}, or --mix to compare them"
