@@ -361,5 +361,5 @@ class TestPointsOption(EvaluationOption):
         if config.dataset.test_size() == 0:
             asked = "test" if getattr(config.dataset, "n_test", 0) is None else "n_test"  # of own data
             raise ConfigError(
-                f"dataset.{asked}=0: leaves no test point; take some, or evaluation=k_fold, whose folds are"
+                f"dataset.{asked}=0: leaves no test point; take some, or evaluation=k_fold, which tests on folds"
             )
