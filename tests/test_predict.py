@@ -245,7 +245,8 @@ def test_new_rows_need_the_layers_of_a_flow(kfx, files, optimizer):
     assert code == 2
     assert "flow.record_layers=false: no layers were recorded" in err.splitlines()[-1]
     words = (*words, "optimizer.iterations=2", "dataset.predict=new.csv", "hydra.run.dir=s")
-    assert "dataset.predict=new.csv: new rows need the layers of the flow; set flow.record_layers=true" in kfx("run", *words)[2]
+    _, _, err = kfx("run", *words)
+    assert "dataset.predict=new.csv: new rows need the layers of the flow; set flow.record_layers=true" in err
     code, _, err = kfx("run", *words, "flow.record_layers=true")
     assert code == 0, err
     found, _ = predicted(kfx, "s", "new.csv")

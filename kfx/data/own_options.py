@@ -192,7 +192,9 @@ class OwnFile(FromFile, OwnDataset, abc.ABC):
         if self.predict is not None and not Path(self.predict).expanduser().is_file():
             raise ConfigError(f"dataset.predict={self.predict}: is not there; expected a file with new rows")
         if self.predict is not None and config.optimizer.moves_points and not config.flow.record_layers:
-            raise ConfigError(f"dataset.predict={self.predict}: new rows need the layers of the flow; set flow.record_layers=true")
+            raise ConfigError(
+                f"dataset.predict={self.predict}: new rows need the layers of the flow; set flow.record_layers=true"
+            )
 
     def with_absolute_paths(self, node: Settings) -> Settings:
         new = {} if self.predict is None else {"predict": str(Path(self.predict).expanduser().absolute())}
