@@ -24,7 +24,8 @@ _REMARKS = "remarks.yaml"
 _NOTES = {"Contradictions and misprints in the papers": "contradictions.yaml", "Not covered": "not_covered.yaml"}
 _TIMES = ("seconds an iteration", "fit seconds", "MB of the fit", *SHARES)
 """Metrics that depend on the machine and cannot be reproduced."""
-_YES_OR_NO = ("linearly_separable",)
+YES_OR_NO = ("linearly_separable",)
+"""Metrics that are 1 or 0."""
 _DEVIATIONS = {"sd": 1, "se": 8}
 """Of one run, what is printed is a deviation, or a standard error over eight seeds (Milsom et al. 2023 alone)."""
 
@@ -255,7 +256,7 @@ def _part(
             measured,
             float(beside.text) * math.sqrt(runs) if beside and beside.text else None,
             runs=runs,
-            is_yes_or_no=each.metric in _YES_OR_NO,
+            is_yes_or_no=each.metric in YES_OR_NO,
             is_accuracy=each.metric.endswith("accuracy"),
             before=_before(each, own, table),
         )

@@ -53,8 +53,8 @@ def verdict(
         before = None if before is None else (1 - before[0], [1 - value for value in before[1]])
     number, mean = float(published), float(np.mean(measured))
     if is_yes_or_no:
-        agree = sum(value == number for value in measured)
-        return Verdict.REPRODUCED if 2 * agree > len(measured) else Verdict.DIFFERS
+        agree = [value == number for value in measured]
+        return Verdict.REPRODUCED if all(agree) else Verdict.NOISY if any(agree) else Verdict.DIFFERS
     gap = abs(mean - number) * (1 - 1e-9)
     spread = float(np.std(measured, ddof=1)) if len(measured) >= _SEEDS else deviation or 0.0
     within_errors = gap <= 2 * spread * math.sqrt(1 / runs + 1 / len(measured))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from kfx.papers.claims import Condition, Measured, Outcome, Standing, Tested
-from kfx.papers.numbers import CommandNumbers, Entry, Item
+from kfx.papers.numbers import YES_OR_NO, CommandNumbers, Entry, Item
 from kfx.papers.tables import Command
 from kfx.papers.verdict import RANKED, Verdict
 from kfx.report.naming import described
@@ -37,7 +37,7 @@ def value(item: Item) -> str:
 
 def spread(item: Item) -> str:
     """Mean ± standard deviation over seeds, with as many decimals as printed; for a curve with four digits."""
-    return spread_of(item.measured, item.printed.text)
+    return _of_seeds(item.measured, item)
 
 
 def spread_of(measured: Sequence[float], text: str | None) -> str:
@@ -52,7 +52,13 @@ def spread_of(measured: Sequence[float], text: str | None) -> str:
 
 def reading(item: Item) -> str:
     """What the reading by which the command is judged measured; empty where it did not."""
-    return "" if item.reading is None else spread_of(item.reading.measured, item.printed.text)
+    return "" if item.reading is None else _of_seeds(item.reading.measured, item)
+
+
+def _of_seeds(measured: Sequence[float], item: Item) -> str:
+    if item.printed.metric in YES_OR_NO and len(measured) > 1:
+        return f"in {sum(measured):.0f} of {len(measured)} seeds"
+    return spread_of(measured, item.printed.text)
 
 
 def agreement(part: CommandNumbers) -> str:
