@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch shares the GPU with JAX
     if words[:1] in (["run"], ["resume"], ["rerun"]):
         with terminal.unfailing():
-            # run.run parses its words by Hydra's parser
+            # run.run parses its words itself: those of a config may begin with + or ~
             return _guarded(lambda: run.run(words[1:]) if words[0] == "run" else _call(words))
     code = _guarded(lambda: _call(words))
     with terminal.unfailing():  # flush here, so that the interpreter's end cannot fail

@@ -32,7 +32,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.loss import Loss
-from kfx.record.journal import FoldFits, FoldJournal
+from kfx.record.journal import PartFits, PartJournal
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory
 from kfx.sampling.samplers import FixedSampler
@@ -51,7 +51,7 @@ def fitted(folder, kernel, data, layers, batch_size, size):
     """Seconds a layer through optimizer and record, as a run writes it: the median of all but the first."""
     record = Record(folder, checkpoint_seconds=1e9)
     optimizer = flow(layers, batch_size, size)
-    fits = FoldFits(record, 1, layers)
+    fits = PartFits(record, 1, layers)
     record.open_trace(kernel, [*optimizer.columns, *fits.diagnostics])
     optimizer.fit(kernel, data, Streams(0), _Unsaved(fits))
     seconds = pd.read_csv(folder / "trace.csv")["seconds"]
@@ -62,7 +62,7 @@ class _Unsaved:
     """A part of the record; what it says of each point at the end is left out of the time."""
 
     def __init__(self, parts):
-        self._part = FoldJournal(parts, 0)
+        self._part = PartJournal(parts, 0)
 
     def __getattr__(self, name):
         return getattr(self._part, name)

@@ -28,7 +28,7 @@ from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.gradient import Adam, GradientDescent
 from kfx.optimizers.loss import Loss
-from kfx.record.journal import FoldFits
+from kfx.record.journal import PartFits
 from kfx.record.reading import load_run
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory
@@ -75,7 +75,7 @@ def kfx_loop(module, x, y, batch_size, iterations, streams, directory):
     kernel, record = NetworkFeatures(module), Record(directory)
     record.open_trace(kernel, optimizer.columns)
     started = time.perf_counter()
-    FoldFits(record, 1, iterations).fit(kernel, optimizer, (x, y), streams)
+    PartFits(record, 1, iterations).fit(kernel, optimizer, (x, y), streams)
     seconds = time.perf_counter() - started
     record.finish("completed")
     return seconds, load_run(directory).trace["rho"].tolist()

@@ -28,7 +28,7 @@ from kfx.objectives import rho
 from kfx.optimizers.gradient import GradientDescent, Nesterov
 from kfx.optimizers.journal import Step
 from kfx.optimizers.loss import Evaluation, Loss
-from kfx.record.journal import FoldFits
+from kfx.record.journal import PartFits
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory
 from kfx.sampling.samplers import FixedSampler
@@ -86,7 +86,7 @@ def kfx_loop(x, y, batch_size, iterations, streams, directory):
     record.open_trace(kernel, optimizer.columns)
     data = torch.as_tensor(x), torch.as_tensor(y)[:, None]
     with exclusively():  # a run takes the settings of torch and BLAS once, not each iteration
-        return FoldFits(record, 1, iterations).fit(kernel, optimizer, data, streams)
+        return PartFits(record, 1, iterations).fit(kernel, optimizer, data, streams)
 
 
 def measured(size, iterations, repeats, folder):

@@ -18,7 +18,7 @@ from kfx.objectives import nll, rho
 from kfx.optimizers.gradient import SGD, Adam, GradientDescent, Nesterov
 from kfx.optimizers.grid import GridSearch
 from kfx.optimizers.lbfgs import LBFGS
-from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
+from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.optimizers.schedules import Exponential, Milestones, Plateau
 from kfx.outcomes import Event, NumericalError
@@ -269,7 +269,7 @@ class Drawn(Optimizer):
 
     def tell(self, evaluation):
         self.at = self.rng.uniform(1, 2)
-        return Row()
+        return Answer()
 
     def result(self):
         return self.kernel.with_flat([self.at])

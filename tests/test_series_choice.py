@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -204,6 +205,35 @@ def test_intervals_hold():
         assert (np.diff(deviation) >= 0).all()
     assert 0.88 < np.mean(inside) < 0.995
     assert np.max(widths) < 10 * 3.6
+
+
+def chosen(residuals, every, is_rolling=True):
+    """What `Deviations.of` needs of a choice. residuals: (blocks, steps, 1). every: steps between two blocks."""
+    windows = SimpleNamespace(unit=1.0, differences=SimpleNamespace(logarithm=False))
+    begins = every * np.arange(len(residuals))
+    test = SimpleNamespace(begins=begins, windows=windows, truth=residuals, is_rolling=is_rolling, spread=np.ones(1))
+    return SimpleNamespace(
+        best=SimpleNamespace(windows=windows), test=test, residuals=lambda of_logarithms, count: residuals
+    )
+
+
+def test_deviations_are_of_their_step():
+    growing = np.sqrt(np.arange(1.0, 21))[None, :, None] * np.array([1, -1] * 5)[:, None, None]  # a random walk's
+    found = Deviations.of(chosen(growing, every=4), 1)
+    np.testing.assert_allclose(found.values[:, 0] ** 2, found.steps, rtol=0.13)
+    assert found.blocks[0] == 10, "forecasts of one step do not overlap"
+    assert found.blocks[-1] == 5
+
+
+def test_deviations_of_a_series_without_growth_are_their_mean():
+    rng = np.random.default_rng(0)
+    found = [Deviations.of(chosen(rng.standard_normal((10, 20, 1)), every=20), 1).values for _ in range(200)]
+    assert np.mean(found) == pytest.approx(1.0, abs=0.05)  # a running maximum has 1.29
+
+
+def test_deviations_of_older_records_are_read():
+    found = {"steps": [1, 2], "values": [[1.0], [2.0]], "relative": False, "blocks": 6, "most": None}
+    assert Deviations.recorded(found).blocks == (6, 6)
 
 
 def test_deviations_of_logarithms_grow_with_the_level():

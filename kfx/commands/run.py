@@ -264,9 +264,9 @@ def _hand_over(typed: _Typed, config_dir: str | None, jobs: int = 1) -> int:
     plugins, smoke, codes = [asdict(plugin) for plugin in plugged_in()], typed.smoke, [0]
 
     def job(raw: DictConfig) -> float | None:
-        from kfx.jobs.attempt import start
+        from kfx.jobs.attempt import run_of_hydra
 
-        code, loss = start(raw, jobs, plugins=plugins, config_dir=config_dir, smoke=smoke)
+        code, loss = run_of_hydra(raw, jobs, plugins=plugins, config_dir=config_dir, smoke=smoke)
         codes.append(code)
         return loss
 

@@ -24,19 +24,19 @@ def drawn(sampler: FixedSampler, data: Sequence[torch.Tensor], rng: np.random.Ge
 
 
 def on_the_same_batches(
-    kernels: Sequence[Kernel], loss: Callable[..., Loss], batches: Sequence[Batch], data: Sequence[torch.Tensor]
+    kernels: Sequence[Kernel], make_loss: Callable[..., Loss], batches: Sequence[Batch], data: Sequence[torch.Tensor]
 ) -> list[list[Evaluation]]:
     """Evaluate the objective of each kernel on the batches. data: x (n, …), y (n, outputs)."""
     found = []
     for kernel in kernels:
-        evaluate = loss(kernel, *data)
+        evaluate = make_loss(kernel, *data)
         found.append([evaluate(kernel.flat, batch, gradient=False) for batch in batches])
     return found
 
 
 def mean_objectives(
     kernels: Sequence[Kernel],
-    loss: Callable[..., Loss],
+    make_loss: Callable[..., Loss],
     sampler: FixedSampler,
     data: Sequence[torch.Tensor],
     rng: np.random.Generator,
@@ -48,7 +48,7 @@ def mean_objectives(
     """
     return [
         math.inf if any(value.failed for value in values) else float(np.mean([value.objective for value in values]))
-        for values in on_the_same_batches(kernels, loss, drawn(sampler, data, rng, count), data)
+        for values in on_the_same_batches(kernels, make_loss, drawn(sampler, data, rng, count), data)
     ]
 
 

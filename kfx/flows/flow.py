@@ -20,7 +20,7 @@ from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import digests, rows_of
 from kfx.numerics.incidents import collect
 from kfx.optimizers.journal import State
-from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
+from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -81,9 +81,9 @@ class Flow(Optimizer):
     """The layer's column in the trace: its ε, or the number of its steps."""
 
     def __init__(
-        self, loss: Callable[..., Loss], sampler: FixedSampler, iterations: int, settings: FlowSettings
+        self, make_loss: Callable[..., Loss], sampler: FixedSampler, iterations: int, settings: FlowSettings
     ) -> None:
-        super().__init__(loss, sampler, iterations)
+        super().__init__(make_loss, sampler, iterations)
         self.settings = settings
         self.diagnostics = (self.pace, "displacement", "field_evaluations", "field_jitter", "crossings")
         self.field_evaluations = 0
@@ -159,7 +159,7 @@ class Flow(Optimizer):
         self.at = LayerBatch(iteration, batch, index, x_f, y_f, kernel)
         return Question(kernel.flat, kernel=kernel, points=x_f, targets=y_f)
 
-    def tell(self, evaluation: Evaluation) -> Row:
+    def tell(self, evaluation: Evaluation) -> Answer:
         with collect() as incidents, np.errstate(all="ignore"):  # `checked` finds overflows
             move = self.make_layer(evaluation, self.at)
             along = checked(move.layer.move(self.along), self.kernel) if len(self.along) else self.along
@@ -174,7 +174,7 @@ class Flow(Optimizer):
             "field_evaluations": self.field_evaluations,
             "crossings": crossings(self.setup.x, self.x),
         }
-        return Row(diagnostics=shown)
+        return Answer(diagnostics=shown)
 
     def result(self) -> FlowedKernel:
         layers = None

@@ -117,7 +117,7 @@ def _completed_already(config: Config, directory: Path, asked: Path) -> int:
 # ---- jobs that Hydra starts, by its other launchers and by sweepers that draw jobs
 
 
-def start(
+def run_of_hydra(
     raw: DictConfig,
     jobs: int = 1,
     *,

@@ -23,7 +23,8 @@ T = TypeVar("T")
 class Kernel(Covariance):
     """A positive semidefinite function of two points, with named parameters.
 
-    A kernel is immutable: `with_parameters` and `with_flat` return a new one. `flat` is the vector of the
+    `gram`, `diagonal` and `pullback` are in `Covariance`, `with_parameters`, `flat` and `with_flat` in `Parameters`. A
+    kernel is immutable: `with_parameters` and `with_flat` return a new one. `flat` is the vector of the
     *trainable* parameters, which optimizers move, in the order of `names`; `bounds` are their ranges.
 
     A subclass states `default_bounds`, with every parameter in order, and writes three methods on tensors: `_gram`,

@@ -42,7 +42,7 @@ SmallPullback = tuple[np.ndarray, Callable[[OuterProducts, bool], tuple[Mapping[
 
 class OfOuterProducts(abc.ABC):
     """Base of kernels whose pullback takes a cotangent as vectors and weights (`OuterProducts`) in place of the matrix,
-    and which have a path in NumPy for small batches.
+    and which have a path in NumPy for small batches: `Stationary` and `ARD`.
 
     The cotangent of ρ is a sum of two outer products for each output, of which products need no matrix.
     """

@@ -244,7 +244,9 @@ class DistanceOption(ARDOption):
         if self.length_is_free() and (usual := config.dataset.usual_length()) is not None:
             return {self.length: usual, "ard": False}
         from_data = self.takes_length_from_points(config)
-        changes: Settings = {} if getattr(self, self.length) is not None else {self.length: 1.0}
+        changes = super().settled(config)
+        if getattr(self, self.length) is None:
+            changes[self.length] = 1.0
         if from_data:
             changes["initial"] = "median_distance"
         if self.ard is None:

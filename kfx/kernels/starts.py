@@ -34,7 +34,7 @@ class Points(Protocol):
 
 
 def candidates(
-    start: KernelOption, built: Kernel, parts: Sequence[Points], rng: np.random.Generator
+    option: KernelOption, built: Kernel, parts: Sequence[Points], rng: np.random.Generator
 ) -> list[list[Kernel]]:
     """Return, for each part of the data, the kernels to choose the start from: the configured one, then random ones.
 
@@ -43,25 +43,25 @@ def candidates(
     """
     width = math.prod(parts[0].x_train.shape[1:])
     built = built.for_features(width, parts[0].features)
-    first = random_kernel(built, rng, start) if start.initial in RANDOM else built
-    if start.initial not in RANDOM and start.draws_blocks():
+    first = random_kernel(built, rng, option) if option.initial in RANDOM else built
+    if option.initial not in RANDOM and option.draws_blocks():
         first = first.with_fresh_blocks(rng)
-    lengths = [_lengths(start.initial, built, part) for part in parts] if start.initial in LENGTHS else []
-    others = [random_kernel(built, rng, start) for _ in range(start.starts - 1)]
+    lengths = [_lengths(option.initial, built, part) for part in parts] if option.initial in LENGTHS else []
+    others = [random_kernel(built, rng, option) for _ in range(option.starts - 1)]
     if not lengths:
         return [[first, *others]] * len(parts)
     name = str(built.length)
-    is_bounded = bool({name, getattr(start, "length", name)} & start.own_bounds())
-    return [[_with_length(first, start.initial, own, is_bounded), *others] for own in lengths]
+    is_bounded = bool({name, getattr(option, "length", name)} & option.own_bounds())
+    return [[_with_length(first, option.initial, own, is_bounded), *others] for own in lengths]
 
 
-def with_one_length(start: KernelOption, kernel: ARD, part: Points) -> Kernel:
-    """Return the kernel with one length for all features: computed from the points as `start` says, or the median of
+def with_one_length(option: KernelOption, kernel: ARD, part: Points) -> Kernel:
+    """Return the kernel with one length for all features: computed from the points as `option` says, or the median of
     its lengths."""
     alone = kernel.with_one_length()
-    if start.initial not in LENGTHS:
+    if option.initial not in LENGTHS:
         return alone
-    return _with_length(alone, start.initial, _lengths(start.initial, alone, part), is_bounded=True)
+    return _with_length(alone, option.initial, _lengths(option.initial, alone, part), is_bounded=True)
 
 
 def _lengths(how: str, kernel: Kernel, part: Points) -> float | np.ndarray:
@@ -111,14 +111,14 @@ def _with_length(kernel: Kernel, how: str, found: float | np.ndarray, is_bounded
     return kernel.with_parameters(**{name: found})
 
 
-def random_kernel(built: Kernel, rng: np.random.Generator, start: KernelOption) -> Kernel:
+def random_kernel(built: Kernel, rng: np.random.Generator, option: KernelOption) -> Kernel:
     """Return the same kernel with random trainable parameters.
 
-    They are drawn within `initial_range`. Those that it does not name stay if start.initial is partly_random; otherwise
+    They are drawn within `initial_range`. Those that it does not name stay if `initial` is partly_random; otherwise
     they are drawn as the kernel draws them, or within bounds.
     """
     return built.drawn(
-        rng, start.initial_range, start.initial_distribution, in_ranges_only=start.initial == "partly_random"
+        rng, option.initial_range, option.initial_distribution, in_ranges_only=option.initial == "partly_random"
     )
 
 

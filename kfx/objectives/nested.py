@@ -61,6 +61,7 @@ def rho_of_factor(
     if not cotangent:
         return values, None
     outputs = w.shape[1]
+    # G = −((1 − ρ) ŶŶᵀ − ẐẐᵀ) / ‖w‖², with ‖w‖² = total and 1 − ρ = kept / total
     weights = as_kind([-kept / total**2] * outputs + [1 / total] * outputs, vectors)
     return values, OuterProducts(vectors, weights)
 

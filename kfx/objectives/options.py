@@ -48,7 +48,7 @@ class ObjectiveOption(Option, ObjectivePart, abc.ABC):
         """
         return kernel
 
-    def start(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
+    def with_own_parameters(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
         """Return the kernel to fit, with the objective's own parameters added; the kernel itself by default.
 
         x: training points, (n, …). y: targets, (n, outputs). rng: draws initial values.

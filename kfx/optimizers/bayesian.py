@@ -12,7 +12,7 @@ import numpy as np
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space as Box
 from kfx.optimizers.journal import State
-from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
+from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -41,7 +41,7 @@ class BayesianOptimization(Optimizer):
 
     def __init__(
         self,
-        loss: Callable[..., Loss],
+        make_loss: Callable[..., Loss],
         sampler: FixedSampler,
         *,
         iterations: int,
@@ -52,7 +52,7 @@ class BayesianOptimization(Optimizer):
         recheck_threshold: float,
         recheck: str = "two_sided",
     ) -> None:
-        super().__init__(loss, sampler, iterations)
+        super().__init__(make_loss, sampler, iterations)
         self.initial_points, self.bounds, self.space = initial_points, bounds, space
         self.noise, self.recheck_threshold, self.two_sided = noise, recheck_threshold, recheck == "two_sided"
 
@@ -101,7 +101,7 @@ class BayesianOptimization(Optimizer):
         self.vector = np.array(_quietly(self._search().ask), dtype=np.float64)
         return Question(self.vector, gradient=False)
 
-    def tell(self, evaluation: Evaluation) -> Row | Question:
+    def tell(self, evaluation: Evaluation) -> Answer | Question:
         if self.first is not None:
             return self._rechecked(self.first, evaluation)
         told = evaluation.objective
@@ -116,7 +116,7 @@ class BayesianOptimization(Optimizer):
             return Question(self.vector, gradient=False)
         return self._row(evaluation, told, math.nan, ())
 
-    def _rechecked(self, first: Evaluation, again: Evaluation) -> Row:
+    def _rechecked(self, first: Evaluation, again: Evaluation) -> Answer:
         """Return the row of a new minimum, given its second evaluation, on another batch."""
         change = again.objective - first.objective
         change = abs(change) if self.two_sided else change
@@ -129,7 +129,7 @@ class BayesianOptimization(Optimizer):
     def _bad(self) -> float:
         return self.objective.worst(told for _, told in self.history if not math.isnan(told))
 
-    def _row(self, evaluation: Evaluation, told: float, recheck: float, events: tuple[Event, ...]) -> Row:
+    def _row(self, evaluation: Evaluation, told: float, recheck: float, events: tuple[Event, ...]) -> Answer:
         if told < self.incumbent:
             self.incumbent, self.best = told, (self.vector if told == evaluation.objective else self.best)
         try:
@@ -139,8 +139,8 @@ class BayesianOptimization(Optimizer):
             self._hear(self.vector.tolist(), told)
         except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
             detail = f"the surrogate cannot be fitted to values as far apart as {told:.3g} ({error})"
-            return Row(told, (Event.DIVERGED,), error=NumericalError(Event.DIVERGED, detail))
-        return Row(
+            return Answer(told, (Event.DIVERGED,), error=NumericalError(Event.DIVERGED, detail))
+        return Answer(
             told, events, {"recheck": recheck, "incumbent": math.nan if math.isinf(self.incumbent) else self.incumbent}
         )
 

@@ -46,7 +46,7 @@ class CrossEntropyOption(HeadOption):
 
         return partial(ClassificationLoss, self.dropout, self.inner_weight, config.regularization.build())
 
-    def start(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
+    def with_own_parameters(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
         from kfx.kernels.with_head import KernelWithHead
 
         self.require_classes(y)

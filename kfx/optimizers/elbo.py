@@ -45,7 +45,7 @@ class ElboOption(HeadOption):
         layers = [f"penalty.{name.removesuffix(of_layer)}" for name in kernel.parameters if name.endswith(of_layer)]
         return "expected_log_likelihood", "kl", *layers, "train_accuracy"
 
-    def start(self, kernel: Any, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
+    def with_own_parameters(self, kernel: Any, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
         from kfx.kernels.conv_dkm.posterior import WithPosterior
 
         self.require_classes(y)

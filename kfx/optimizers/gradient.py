@@ -15,7 +15,7 @@ from kfx.kernels.space import Space
 from kfx.kernels.wrapped import within
 from kfx.numerics.arrays import Vector, as_kind
 from kfx.optimizers.journal import State
-from kfx.optimizers.loop import FitSetup, Optimizer, Question, Restarts, Row
+from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question, Restarts
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.optimizers.schedules import Constant
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -144,7 +144,7 @@ class GradientDescent(Optimizer):
 
     def __init__(
         self,
-        loss: Callable[..., Loss],
+        make_loss: Callable[..., Loss],
         sampler: FixedSampler,
         rule: Rule,
         *,
@@ -158,7 +158,7 @@ class GradientDescent(Optimizer):
         redraw: Callable[[Kernel, np.random.Generator], Kernel] | None = None,
         schedule: Constant | None = None,
     ) -> None:
-        super().__init__(loss, sampler, iterations)
+        super().__init__(make_loss, sampler, iterations)
         self.schedule, self.learning_rate = schedule or Constant(), rule.learning_rate
         self.diagnostics = () if self.schedule.is_constant else ("learning_rate",)
         self.rule, self.space_name, self.final, self.final_window = rule, space, final, final_window
@@ -208,23 +208,23 @@ class GradientDescent(Optimizer):
         self.rule.learning_rate = self.learning_rate * self.schedule.factor(iteration)
         return Question(self.space.to_parameters(self.space.project(self.rule.point(self.position))))
 
-    def tell(self, evaluation: Evaluation) -> Row:
+    def tell(self, evaluation: Evaluation) -> Answer:
         assert evaluation.gradient is not None
         vector = evaluation.vector
         self.window.append(evaluation.objective)
         mean = sum(self.window) / len(self.window)
         if len(self.window) == self.final_window and mean < self.best_mean:
             self.best_mean, self.best = mean, vector
-        slope = self.space.gradient(vector, evaluation.gradient)
-        if self.is_normalized and (length := float((slope * slope).sum() ** 0.5)) > 0:
-            slope = slope / length
-        self.position = self.space.project(self.rule.step(self.position, slope))
+        gradient = self.space.gradient(vector, evaluation.gradient)
+        if self.is_normalized and (length := float((gradient * gradient).sum() ** 0.5)) > 0:
+            gradient = gradient / length
+        self.position = self.space.project(self.rule.step(self.position, gradient))
         if self.weighted is not None:
             moved = self.kernel.split(self.space.to_parameters(self.position))
             shrunk = self.weighted.proximal(moved, self.rule.learning_rate * self.sparsity)
             self.position = self.space.to_coordinates(self.kernel.flatten(shrunk))
         self.schedule.hear(evaluation.objective)
-        return Row(diagnostics=dict.fromkeys(self.diagnostics, self.rule.learning_rate))
+        return Answer(diagnostics=dict.fromkeys(self.diagnostics, self.rule.learning_rate))
 
     def result(self) -> Kernel:
         is_best = self.final == "best" and np.isfinite(self.best_mean)

@@ -11,7 +11,7 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
 from kfx.numerics.arrays import Vector
 from kfx.optimizers.journal import State
-from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
+from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -28,7 +28,7 @@ class GridSearch(Optimizer):
 
     def __init__(
         self,
-        loss: Callable[..., Loss],
+        make_loss: Callable[..., Loss],
         sampler: FixedSampler,
         *,
         iterations: int,
@@ -38,7 +38,7 @@ class GridSearch(Optimizer):
         space: str,
         gradient: bool,
     ) -> None:
-        super().__init__(loss, sampler, iterations)
+        super().__init__(make_loss, sampler, iterations)
         self.parameter, self.ends, self.space_name = parameter, bounds, space
         self.n, self.gradient = min(points, iterations), gradient
         self.diagnostics = ("gradient",) if gradient else ()
@@ -64,14 +64,14 @@ class GridSearch(Optimizer):
         self.is_whole_pass = (done + 1) * self.n <= self.iterations
         return Question(self._at(self.point), self.gradient)
 
-    def tell(self, evaluation: Evaluation) -> Row:
+    def tell(self, evaluation: Evaluation) -> Answer:
         if evaluation.failed:
             self.failures[self.point] += self.is_whole_pass  # the other points do not see the last batch of a part
         else:
             self.totals[self.point] += evaluation.objective
             self.counts[self.point] += 1
         slope = np.nan if evaluation.gradient is None else float(evaluation.gradient[self.entry])
-        return Row(diagnostics={"gradient": slope} if self.gradient else {})
+        return Answer(diagnostics={"gradient": slope} if self.gradient else {})
 
     def result(self) -> Kernel:
         if not self.counts.any():

@@ -19,7 +19,7 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Step:
+class TraceRow:
     """An evaluation of the objective within a fit: a row of the trace.
 
     kernel_evaluations: Gram matrices computed so far. told: the value given to a surrogate where it is not the
@@ -39,7 +39,7 @@ class Journal:
 
     layer_path = Path()
 
-    def row(self, step: Step) -> None:
+    def row(self, row: TraceRow) -> None:
         """Record a row of the trace."""
 
     def restore(self, streams: Streams) -> tuple[int, State] | None:

@@ -10,7 +10,7 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
 from kfx.numerics.arrays import Vector, as_kind, in_numpy
 from kfx.optimizers.journal import State
-from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
+from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.sampling.samplers import Batch, FixedSampler
 
@@ -31,7 +31,7 @@ class LBFGS(Optimizer):
 
     def __init__(
         self,
-        loss: Callable[..., Loss],
+        make_loss: Callable[..., Loss],
         sampler: FixedSampler,
         *,
         iterations: int,
@@ -39,7 +39,7 @@ class LBFGS(Optimizer):
         memory: int,
         tolerance: float,
     ) -> None:
-        super().__init__(loss, sampler, iterations)
+        super().__init__(make_loss, sampler, iterations)
         self.space_name, self.memory, self.tolerance = space, memory, tolerance
 
     def start(self, setup: FitSetup) -> None:
@@ -73,14 +73,14 @@ class LBFGS(Optimizer):
         self.candidate = np.asarray(self.space.project(self.position + self.length * self.direction))
         return Question(self._parameters(self.candidate))
 
-    def tell(self, evaluation: Evaluation) -> Row:
+    def tell(self, evaluation: Evaluation) -> Answer:
         if np.isinf(self.value):
             evaluation.require()  # the start itself cannot be evaluated
         step = self.candidate - self.position
         promised = min(float(self.gradient @ step), 0.0)
         if evaluation.failed or evaluation.objective > self.value + _DECREASE * promised:
             self._shorten(evaluation.objective, promised, step)
-            return Row()
+            return Answer()
         assert evaluation.gradient is not None
         gradient = in_numpy(self.space.gradient(evaluation.vector, evaluation.gradient)).astype(np.float64)
         change = gradient - self.gradient
@@ -92,7 +92,7 @@ class LBFGS(Optimizer):
             self.is_done = self.value - evaluation.objective <= self.tolerance * size
         self.position, self.value, self.gradient = self.candidate, evaluation.objective, gradient
         self._turn()
-        return Row()
+        return Answer()
 
     def _shorten(self, value: float, promised: float, step: np.ndarray) -> None:
         """Shorten a step that failed or did not lower the objective enough; end where it promises too little."""

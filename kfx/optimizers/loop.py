@@ -17,7 +17,7 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.names import lengths_of
 from kfx.numerics.arrays import Vector
 from kfx.numerics.streams import Streams
-from kfx.optimizers.journal import Journal, State, Step
+from kfx.optimizers.journal import Journal, State, TraceRow
 from kfx.optimizers.loss import SECONDS, Evaluation, Loss, weighing
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -45,7 +45,7 @@ class Question:
 
 
 @dataclass(slots=True)
-class Row:
+class Answer:
     """What the trace shows of an iteration in addition to its first evaluation.
 
     told: the value given to a surrogate, where it is not the objective. events, diagnostics: of this iteration.
@@ -105,8 +105,8 @@ class Optimizer(abc.ABC):
     restarts: Restarts | None = None
     """How to continue where the objective cannot be evaluated; None: `tell` takes the failed evaluation."""
 
-    def __init__(self, loss: Callable[..., Loss], sampler: FixedSampler, iterations: int) -> None:
-        self.loss, self.sampler, self.iterations = loss, sampler, iterations
+    def __init__(self, make_loss: Callable[..., Loss], sampler: FixedSampler, iterations: int) -> None:
+        self.make_loss, self.sampler, self.iterations = make_loss, sampler, iterations
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ class Optimizer(abc.ABC):
         """Return where to evaluate next; None ends the fit."""
 
     @abc.abstractmethod
-    def tell(self, evaluation: Evaluation) -> Row | Question:
+    def tell(self, evaluation: Evaluation) -> Answer | Question:
         """Take the evaluation of the last question and return the row, or a further question.
 
         A further question is evaluated on another batch and answered by `tell` again.
@@ -149,7 +149,7 @@ class Optimizer(abc.ABC):
         if weights is None:
             return self
         other = copy.copy(self)
-        other.loss = weighing(self.loss, weights)
+        other.make_loss = weighing(self.make_loss, weights)
         return other
 
     def keeps_batch(self, iteration: int) -> bool:
@@ -175,7 +175,7 @@ class Optimizer(abc.ABC):
         continue.
         """
         x, y, *along = data  # along: the test points, for flows alone
-        loss = self.loss(kernel, x, y)  # of the class `self.loss`, which has the objective and λ
+        loss = self.make_loss(kernel, x, y)
         self.sampler.start(x, y)
         rng, path = streams["optimizer"], journal.layer_path
         self.setup = setup = FitSetup(kernel, x, y, along[0] if along else x[:0], loss, rng, path)
@@ -215,7 +215,7 @@ class Optimizer(abc.ABC):
                     raise
                 vector = self.positions()[0].flat
                 failed = Evaluation(vector, events=(error.event,), detail=error.detail)
-                journal.row(Step(iteration, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,)))
+                journal.row(TraceRow(iteration, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,)))
                 journal.stopped(iteration, str(error))
                 last, fit.stopped = iteration, True
                 break
@@ -244,13 +244,13 @@ class Optimizer(abc.ABC):
         question = self.ask(iteration, batch)  # a gradient's optimizer: at the parameters before its step
         if question is None:
             return False
-        evaluation = _evaluated(loss, question, batch)
+        evaluation = _answered(loss, question, batch)
         if evaluation.failed and self.restarts is not None:
             fit.restarts += 1
             give_up = fit.restarts > self.restarts.most
             events = () if give_up else (Event.REINITIALIZED,)
             shown = self.sampler.shown(batch)
-            journal.row(Step(iteration, evaluation, loss.kernel_evaluations, events=events, diagnostics=shown))
+            journal.row(TraceRow(iteration, evaluation, loss.kernel_evaluations, events=events, diagnostics=shown))
             if give_up:
                 evaluation.require()
             self.restarts.go_on_from(self.restarts.draw(fit.setup.kernel, streams["optimizer"]).flat)
@@ -259,9 +259,9 @@ class Optimizer(abc.ABC):
             self.sampler.observe(evaluation.rho_half)
         answer = self.tell(evaluation)
         while isinstance(answer, Question):
-            answer = self.tell(_evaluated(loss, answer, self.sampler.draw(batches, iteration)))
+            answer = self.tell(_answered(loss, answer, self.sampler.draw(batches, iteration)))
         shown = {**evaluation.measured, **answer.diagnostics, **self.sampler.shown(batch), **loss.lap()}
-        journal.row(Step(iteration, evaluation, loss.kernel_evaluations, answer.told, answer.events, shown))
+        journal.row(TraceRow(iteration, evaluation, loss.kernel_evaluations, answer.told, answer.events, shown))
         if answer.error is not None:
             raise answer.error
         return True
@@ -284,7 +284,7 @@ class _Fit:
     stopped: bool
 
 
-def _evaluated(loss: Loss, question: Question, batch: Batch) -> Evaluation:
+def _answered(loss: Loss, question: Question, batch: Batch) -> Evaluation:
     if question.kernel is None:
         return loss(question.vector, batch, question.gradient)
     points = question.points is not None

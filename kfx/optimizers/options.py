@@ -61,8 +61,8 @@ class OptimizerOption(Option, OptimizerPart):
 
     def build(self, config: ConfigView) -> Optimizer:
         """Return the optimizer with its objective, sampler and λ."""
-        loss, sampler, iterations = self.arguments(config)
-        return self.constructor()(loss, sampler, iterations=iterations, **self.own(config))
+        make_loss, sampler, iterations = self.arguments(config)
+        return self.constructor()(make_loss, sampler, iterations=iterations, **self.own(config))
 
     def own(self, config: ConfigView) -> Settings:
         """Return the further keyword arguments of the optimizer's class."""
@@ -72,7 +72,7 @@ class OptimizerOption(Option, OptimizerPart):
         """Return the range in which the optimizer searches for each entry of `kernel.flat`, (n, 2)."""
         return kernel.bounds
 
-    def loss(self, config: ConfigView) -> Callable[..., Loss]:
+    def make_loss(self, config: ConfigView) -> Callable[..., Loss]:
         """Return the class of loss, called with a kernel, x and y, that the optimizer minimises."""
         from kfx.optimizers.loss import Loss
 
@@ -81,8 +81,8 @@ class OptimizerOption(Option, OptimizerPart):
         return partial(Loss, config.objective.build(), config.regularization.build())
 
     def arguments(self, config: ConfigView) -> tuple[Callable[..., Loss], FixedSampler, int]:
-        """Return the arguments of every optimizer: loss, sampler, iterations."""
-        return self.loss(config), config.sampler.build(self.iterations), self.iterations
+        """Return the arguments of every optimizer: make_loss, sampler, iterations."""
+        return self.make_loss(config), config.sampler.build(self.iterations), self.iterations
 
     def refuses_trained_regularization(self) -> str | None:
         if self.moves_regularization == "never":
@@ -227,7 +227,7 @@ class GradientOption(OptimizerOption):
         names = ("space", "step_rule", "sparsity", "final", "final_window", "max_reinitializations")
         settings = {name: getattr(self, name) for name in names}
         assert isinstance(config.kernel, KernelOption)
-        redraw = partial(random_kernel, start=config.kernel)
+        redraw = partial(random_kernel, option=config.kernel)
         return {"rule": self.rule(), "redraw": redraw, "schedule": self._schedule(), **settings}
 
     def _schedule(self) -> Constant:
@@ -304,7 +304,7 @@ class FiniteDifferenceOption(GradientOption):
     step: float = number(1e-4, "> 0", "step h of the finite differences, in the parameters' own units")
     scheme: str = word("forward | central", "forward: one further evaluation for each parameter; central: two")
 
-    def loss(self, config: ConfigView) -> Callable[..., Loss]:
+    def make_loss(self, config: ConfigView) -> Callable[..., Loss]:
         from kfx.optimizers.finite_difference import DifferencedLoss
 
         objective, regularization = config.objective.build(), config.regularization.build()

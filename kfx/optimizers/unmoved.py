@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kfx.kernels.base import Kernel
-from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
+from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question
 from kfx.optimizers.loss import Evaluation
 from kfx.sampling.samplers import Batch
 
@@ -17,8 +17,8 @@ class Unmoved(Optimizer):
     def ask(self, iteration: int, batch: Batch) -> Question:
         return Question(self.kernel.flat, gradient=False)
 
-    def tell(self, evaluation: Evaluation) -> Row:
-        return Row(error=evaluation.error)
+    def tell(self, evaluation: Evaluation) -> Answer:
+        return Answer(error=evaluation.error)
 
     def result(self) -> Kernel:
         return self.kernel

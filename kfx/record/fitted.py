@@ -101,4 +101,4 @@ def recorded_layers(config: Config, source: Path | bytes, base: Kernel) -> Itera
 
     flow, nothing = config.optimizer.build(config), torch.zeros(0)
     assert isinstance(flow, Flow)
-    return flow.recorded(source, base, config.optimizer.loss(config)(base, nothing, nothing))
+    return flow.recorded(source, base, config.optimizer.make_loss(config)(base, nothing, nothing))

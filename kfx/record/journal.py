@@ -12,7 +12,7 @@ from kfx.files import Document, digest
 from kfx.kernels.base import Kernel
 from kfx.kernels.regularized import as_recorded
 from kfx.numerics.streams import Streams
-from kfx.optimizers.journal import Journal, State, Step
+from kfx.optimizers.journal import Journal, State, TraceRow
 from kfx.optimizers.loop import Data, Optimizer
 from kfx.outcomes import Event
 from kfx.record.fitted import Flowed, flow_path, flowed, layer_path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kfx.record.record import Record
 
 
-class FoldFits:
+class PartFits:
     """One record for several fits in a row.
 
     Iterations are numbered through all fits. A checkpoint tells which fit it belongs to, and holds the results of the
@@ -51,12 +51,12 @@ class FoldFits:
 
         data: x (n, …), y (n, outputs) and points (m, …) that flow along.
         """
-        part = FoldJournal(self, len(self.fitted))
-        fitted = optimizer.fit(kernel, data, streams, part)
-        self._evaluations = part.evaluations
+        journal = PartJournal(self, len(self.fitted))
+        fitted = optimizer.fit(kernel, data, streams, journal)
+        self._evaluations = journal.evaluations
         self.fitted.append(fitted.parameters)
         if isinstance(fitted, Flowed):
-            path = flow_path(self.record.directory, part.number)
+            path = flow_path(self.record.directory, journal.number)
             fitted.save(path)
             self.files[path.name] = digest(path, "sha256")
         return fitted
@@ -72,18 +72,18 @@ class FoldFits:
         return [flowed(self.record.directory, part, kernel) for part, kernel in enumerate(kernels)]
 
 
-class FoldJournal(Journal):
+class PartJournal(Journal):
     """The journal of one part's fit in the record of a run."""
 
-    def __init__(self, parts: FoldFits, number: int) -> None:
-        self.parts, self.number = parts, number
-        self.first = number * parts.iterations
-        self.layer_path = layer_path(parts.record.directory, number)
-        self.before = self.evaluations = parts._evaluations
+    def __init__(self, fits: PartFits, number: int) -> None:
+        self.fits, self.number = fits, number
+        self.first = number * fits.iterations
+        self.layer_path = layer_path(fits.record.directory, number)
+        self.before = self.evaluations = fits._evaluations
 
     def wants(self, iteration: int, *, final: bool = False) -> bool:
         """Whether the kernel is measured or kept before this iteration, or at the end."""
-        follow = self.parts.record.follow
+        follow = self.fits.record.follow
         return follow is not None and follow.wants(self.number, iteration, final)
 
     def moved(
@@ -93,33 +93,33 @@ class FoldJournal(Journal):
 
         x: (n, …), training points. along: (m, …), points that flow along.
         """
-        follow = self.parts.record.follow
+        follow = self.fits.record.follow
         if follow is not None and (size := follow(self.number, iteration, kernel, x, along, final)):
-            self.parts.bytes[follow.file] = size
+            self.fits.bytes[follow.file] = size
 
     def stopped(self, layer: int, reason: str) -> None:
         """Record that a flow ended before its last layer, and why."""
-        record = self.parts.record
+        record = self.fits.record
         record.note(Event.FLOW_STOPPED, f"part {self.number}, layer {layer}: {reason}")
         record.metrics.setdefault("flow_stopped", {})[str(self.number)] = {"layer": layer, "reason": reason}
         record.write_metrics()
 
-    def row(self, step: Step) -> None:
-        self.evaluations = self.before + step.kernel_evaluations
-        fold = {"fold": self.number} if self.parts.count > 1 else {}
-        self.parts.record.row(
+    def row(self, row: TraceRow) -> None:
+        self.evaluations = self.before + row.kernel_evaluations
+        fold = {"fold": self.number} if self.fits.count > 1 else {}
+        self.fits.record.row(
             replace(
-                step,
-                iteration=self.first + step.iteration,
+                row,
+                iteration=self.first + row.iteration,
                 kernel_evaluations=self.evaluations,
-                diagnostics={**step.diagnostics, **fold},
+                diagnostics={**row.diagnostics, **fold},
             )
         )
 
     def restore(self, streams: Streams) -> tuple[int, State] | None:
-        if self.number != self.parts._resumed:
+        if self.number != self.fits._resumed:
             return None
-        restored = self.parts.record.restore(streams)
+        restored = self.fits.record.restore(streams)
         if restored is None:
             return None
         self.evaluations = restored[1]["so_far"]  # a part that has ended writes no row from which to continue the count
@@ -129,11 +129,11 @@ class FoldJournal(Journal):
         whole = {
             "own": state,
             "part": self.number,
-            "fitted": list(self.parts.fitted),
-            "files": dict(self.parts.files),
+            "fitted": list(self.fits.fitted),
+            "files": dict(self.fits.files),
             "evaluations": self.before,
             "so_far": self.evaluations,
         }
         if layers := state["own"].get("layer_bytes"):
-            self.parts.bytes[self.layer_path.name] = layers
-        self.parts.record.checkpoint(self.first + iteration, streams, whole, self.parts.bytes)
+            self.fits.bytes[self.layer_path.name] = layers
+        self.fits.record.checkpoint(self.first + iteration, streams, whole, self.fits.bytes)

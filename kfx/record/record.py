@@ -28,7 +28,7 @@ from kfx.kernels.base import Kernel
 from kfx.lock import Lock
 from kfx.numerics.arrays import in_numpy, plain
 from kfx.numerics.streams import Streams
-from kfx.optimizers.journal import State, Step
+from kfx.optimizers.journal import State, TraceRow
 from kfx.outcomes import CheckpointError, CompletedError, ConfigError, Event, RecordError, Status
 from kfx.record.checkpoint import previous
 from kfx.record.checkpoint import read as read_checkpoint
@@ -178,10 +178,10 @@ class Record:
         self.metrics["parameters"] = {"initial": self._kept("initial", kernel)}
         self.write_metrics()
 
-    def row(self, step: Step) -> None:
+    def row(self, row: TraceRow) -> None:
         """Write the trace row of one evaluation."""
         assert self.trace is not None
-        self.watch(self.trace.row(step))
+        self.watch(self.trace.row(row))
 
     # ---- checkpoints
 

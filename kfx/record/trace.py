@@ -12,7 +12,7 @@ import numpy as np
 from kfx.files import CsvFile, Document, read_rows
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Vector
-from kfx.optimizers.journal import Step
+from kfx.optimizers.journal import TraceRow
 from kfx.outcomes import Event
 from kfx.record.columns import TRACE_COLUMNS
 
@@ -67,27 +67,27 @@ class Trace:
         """Seconds of the run so far."""
         return time.perf_counter() - self._started
 
-    def row(self, step: Step) -> Document:
+    def row(self, row: TraceRow) -> Document:
         """Write a row and return it as a dict, with the parameters."""
-        evaluation, diagnostics = step.evaluation, step.diagnostics
+        evaluation, diagnostics = row.evaluation, row.diagnostics
         values = self._shown(evaluation.vector)
-        row = {
-            "iteration": step.iteration,
+        cells = {
+            "iteration": row.iteration,
             "rho": evaluation.rho,
             "objective": evaluation.objective,
-            "told": evaluation.objective if step.told is None else step.told,
+            "told": evaluation.objective if row.told is None else row.told,
             "regularization": evaluation.regularization,
             "seconds": round(self.seconds(), 6),
-            "kernel_evaluations": step.kernel_evaluations,
+            "kernel_evaluations": row.kernel_evaluations,
             "jitter": evaluation.jitter,
-            "event": ";".join([*evaluation.events, *step.events, *self._at_bounds(values)]),
+            "event": ";".join([*evaluation.events, *row.events, *self._at_bounds(values)]),
         }
         self._rows.write(
-            [*row.values(), *values.values(), *(diagnostics.get(name, math.nan) for name in self._diagnostics)]
+            [*cells.values(), *values.values(), *(diagnostics.get(name, math.nan) for name in self._diagnostics)]
         )
         if math.isfinite(evaluation.rho):
             self.rho.append(evaluation.rho)
-        return {**row, "parameters": values}
+        return {**cells, "parameters": values}
 
     def _shown(self, vector: Vector) -> dict[str, float]:
         if self._by_norms:

@@ -115,7 +115,9 @@ def _configured(config: Config) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
     built = config.kernel.build(config.dataset.image).to(dtype, device)
     kernel = candidates(config.kernel, built, [data], streams["initial_parameters"])[0][0]
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
-    kernel = config.objective.start(kernel, x_train, torch.as_tensor(data.y_train, device=device), streams["head"])
+    kernel = config.objective.with_own_parameters(
+        kernel, x_train, torch.as_tensor(data.y_train, device=device), streams["head"]
+    )
     return kernel.fixed_on(some_of(x_train)), x_train, x_test
 
 

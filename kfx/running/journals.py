@@ -9,11 +9,11 @@ from pathlib import Path
 from kfx.files import Document, TableRow, read_rows
 from kfx.kernels import Kernel
 from kfx.numerics.streams import Streams
-from kfx.optimizers.journal import Journal, Step
+from kfx.optimizers.journal import Journal, TraceRow
 from kfx.optimizers.loop import Data, Optimizer
 from kfx.outcomes import Event
 from kfx.record.fitted import Flowed, recorded_layers
-from kfx.record.journal import FoldFits
+from kfx.record.journal import PartFits
 from kfx.record.record import Record
 from kfx.record.trace import Trace
 from kfx.running.context import Fits, RunContext
@@ -24,7 +24,7 @@ def in_record(record: Record, context: RunContext, starts: Sequence[Kernel], opt
     """Fits into the record of a run, which go on where an earlier process stopped; with a follower if one is asked
     for."""
     config = context.config
-    fits = FoldFits(record, len(context.parts), optimizer.iterations)
+    fits = PartFits(record, len(context.parts), optimizer.iterations)
     if config.optimizer.moves_points or config.follow.every + config.follow.last:
         from kfx.evaluation.follower import Follower
 
@@ -82,8 +82,8 @@ class Unrecorded(Journal):
     def stopped(self, layer: int, reason: str) -> None:
         self.remarks.append(f"the flow stopped at layer {layer}: {reason}")
 
-    def row(self, step: Step) -> None:
+    def row(self, found: TraceRow) -> None:
         assert self.trace is not None
-        row = self.trace.row(step)
+        row = self.trace.row(found)
         if self.watch is not None:
             self.watch(row)

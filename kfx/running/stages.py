@@ -201,7 +201,10 @@ def _starts(context: RunContext) -> list[Kernel]:
     context.drawn = drawn
     starts = [kernels[0] for kernels in drawn] if config.kernel.starts == 1 else _best_or_worst(context, drawn)
     heads = context.streams["head"]
-    starts = [config.objective.start(own, x, y, heads) for own, (x, y, _) in zip(starts, context.tensors, strict=True)]
+    starts = [
+        config.objective.with_own_parameters(own, x, y, heads)
+        for own, (x, y, _) in zip(starts, context.tensors, strict=True)
+    ]
     if not (worst and selection.is_chosen):
         starts = with_selected(context, starts, selection)
     if selection.is_chosen:
@@ -214,12 +217,12 @@ def _best_or_worst(context: RunContext, drawn: Sequence[Sequence[Kernel]]) -> li
     candidates."""
     config, starts, rows = context.config, [], []
     worst = config.kernel.start_from == "worst"
-    loss, sampler = config.optimizer.loss(config), config.sampler.build(config.optimizer.iterations)
+    make_loss, sampler = config.optimizer.make_loss(config), config.sampler.build(config.optimizer.iterations)
     for part, kernels in enumerate(drawn):
         if worst:
             values = _errors_of(context, kernels, part)
         else:
-            own = weighing(loss, context.weights(part))
+            own = weighing(make_loss, context.weights(part))
             values = mean_objectives(kernels, own, sampler, context.tensors[part][:2], context.streams["starts"])
         starts.append(kernels[int(np.argmax(values) if worst else np.argmin(values))])
         for kernel, value in zip(kernels, values, strict=True):
@@ -310,13 +313,13 @@ def _measure_on_held_out_batches(context: RunContext, starts: Sequence[Kernel], 
     config, count = context.config, context.config.evaluation.batches
     if not count:
         return
-    loss, sampler = config.optimizer.loss(config), config.sampler.held_out()
+    make_loss, sampler = config.optimizer.make_loss(config), config.sampler.held_out()
     rows: list[Document] = []
     with WaitMessage("held-out batches"):
         for part, pair in enumerate(zip(starts, fitted, strict=True)):
             data, rng = context.tensors[part][:2], context.streams["held_out"]
             batches = held_out.drawn(sampler, data, rng, count)
-            measured = on_the_same_batches(pair, weighing(loss, context.weights(part)), batches, data)
+            measured = on_the_same_batches(pair, weighing(make_loss, context.weights(part)), batches, data)
             for name, evaluations in zip(("initial", "trained"), measured, strict=True):
                 rows += held_out.rows(name, part, evaluations)
     context.notes.table("held_out.csv", held_out.COLUMNS, rows)

@@ -1,4 +1,7 @@
-"""One run from start to end, and the record of how it ends."""
+"""One run from start to end, and the record of how it ends.
+
+`run` and `resume` open the record and end it (`_into_record`); `story` is what happens in between.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def run(plan: Plan, directory: Path, *, replace_failed: bool = False) -> int:
 
     replace_failed: move a failed run of the same identity aside.
     """
-    return _recorded(plan, directory, resume=False, replace_failed=replace_failed)
+    return _into_record(plan, directory, resume=False, replace_failed=replace_failed)
 
 
 def resume(directory: Path, own: Mapping[str, object] | None = None) -> int:
@@ -67,7 +70,7 @@ def resume(directory: Path, own: Mapping[str, object] | None = None) -> int:
     raw = read_config(directory)
     if metrics["status"] == Status.COMPLETED and (directory / _UNDRAWN).exists():
         return show(typed(raw), directory)
-    return _recorded(plan_of(directory, raw, own or {}), directory, resume=True)
+    return _into_record(plan_of(directory, raw, own or {}), directory, resume=True)
 
 
 def plan_of(directory: Path, raw: DictConfig, own: Mapping[str, object]) -> Plan:
@@ -84,7 +87,7 @@ def plan_of(directory: Path, raw: DictConfig, own: Mapping[str, object]) -> Plan
     return Plan.of_record(raw, own)
 
 
-def _recorded(plan: Plan, directory: Path, *, resume: bool, replace_failed: bool = False) -> int:
+def _into_record(plan: Plan, directory: Path, *, resume: bool, replace_failed: bool = False) -> int:
     """Run into a record; write its end, successful or not, then draw and print it."""
     config = plan.config
     record = Record(

@@ -23,7 +23,7 @@ def _first_evaluation(results):
     data = preprocess(settings.dataset.build(Streams(0)["data"]), settings.dataset.preprocess)
     kernel = settings.kernel.build((8, 8))
     x, y = torch.as_tensor(data.x_train), torch.as_tensor(data.y_train)
-    loss = settings.optimizer.loss(settings)(kernel, x, y)
+    loss = settings.optimizer.make_loss(settings)(kernel, x, y)
     batch = settings.sampler.build(1).start(x, y).draw(Streams(0)["batches"])
     found = loss(kernel.flat, batch)
     content = repr((found.rho, found.regularization, found.gradient.tolist())).encode()
