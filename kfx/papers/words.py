@@ -70,10 +70,11 @@ def agreement(part: CommandNumbers) -> str:
 
 
 def _change(command: Command, of: Command) -> str:
-    """The overrides that a command has and another has not; if there are none, those that it has not."""
+    """The overrides that a command has and another has not, and the other's whose keys it has not."""
     more = [word for word in command.overrides if word not in of.overrides]
-    less = [word for word in of.overrides if word not in command.overrides]
-    return " ".join(more) or f"without {' '.join(less)}"
+    keys = {word.partition("=")[0] for word in command.overrides}
+    less = [word for word in of.overrides if word.partition("=")[0] not in keys]
+    return ", ".join(filter(None, [" ".join(more), f"without {' '.join(less)}" if less else ""]))
 
 
 def measured(item: Item, part: CommandNumbers) -> str:
