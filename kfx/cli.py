@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from kfx.commands import run
-from kfx.outcomes import ConfigError, KfxError
+from kfx.outcomes import NO_ROOM, ConfigError, KfxError
 from kfx.screen import terminal
 from kfx.version import __version__
 
@@ -108,7 +108,7 @@ def _guarded(call: Callable[[], int]) -> int:
         return 141
     except OSError as error:
         print(f"kfx: {error.filename or 'storage'}: {error.strerror or error}; choose another path", file=sys.stderr)
-        return 2
+        return 1 if error.errno in NO_ROOM else 2
     except KeyboardInterrupt as error:
         if error.args:  # a run has reported it, with its exit code
             return int(error.args[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ _HELP = {
         "dataset.targets=standardized, or use objective=interpolation_error, nll or loo"
     ),
     Event.REGULARIZATION_AT_EDGE: "the best lambda is the first or last of regularization.candidates: add candidates",
-    Event.NO_BETTER_THAN_CONSTANT: "it predicts no better than the mean of the training targets, or the largest class",
+    Event.NO_BETTER_THAN_CONSTANT: "it predicts no better than the training mean, the largest class, or the last value",
     Event.EVALUATION_FAILED: "an evaluation gave no number",
     Event.DIRECTIONS_LOST: (
         "sums over centres have fewer digits than so small a lambda asks for, so that predictions and deviations are "
@@ -133,6 +134,10 @@ _HELP = {
     ),
     Event.INTERRUPTED: "stopped from outside; what was computed is on disk",
 }
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of the system of a file for which there is no room."""
 
 
 class KfxError(Exception):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,6 +96,9 @@ def test_the_complaint_names_the_setting_to_change():
     assert "device.allow_tf32=false" in complaint([tf32], gpu, "float32", allow_tf32=True)
     assert "device.dtype=float64" in complaint([tf32], gpu, "float32", allow_tf32=False)
     assert complaint([tf32], cpu, "float32", allow_tf32=False) is None
+    of_cpu = complaint([replace(tf32, device="cpu")], cpu, "float32", allow_tf32=False)
+    assert of_cpu is not None
+    assert of_cpu.endswith("set device.dtype=float64"), "no other device, no driver"
     assert complaint([tf32], gpu, "float64", allow_tf32=False) is None
 
 
@@ -137,6 +142,11 @@ def test_strict_refuses_and_warn_goes_on(kfx, monkeypatch):
     code, _, err = kfx("run", *words, "device.precision_check=warn", "hydra.run.dir=warn")
     assert code == 0
     assert "warning: torch on cpu in float32 delivers tf32 or float16" in err
+    of_gram = [*SMALL[:3], "kernel=rbf", "device.dtype=float32", "--output", "gram"]
+    code, _, err = kfx("gram", *of_gram, "device.precision_check=strict")
+    assert code == 1
+    assert "device.precision_check=strict" in err
+    assert not Path("gram/gram.npy").exists()
 
 
 @pytest.mark.slow

@@ -678,3 +678,28 @@ def test_a_forecaster_reads_frames_of_arrow_as_those_of_pandas():
     part = table.slice(0, 80)
     np.testing.assert_array_equal(arrow.predict(3, series=part), pandas.predict(3, series=part.to_pandas()))
     assert arrow.predict(3).shape == pandas.predict(3).shape
+
+
+def test_forecasts_are_held_against_the_last_value(kfx):
+    """Of a random walk the last value is the best forecast."""
+    walk = np.random.default_rng(3).standard_normal(160).cumsum()
+    pd.DataFrame({"value": walk}).to_csv("walk.csv", index=False)
+    words = [
+        "dataset=series",
+        "dataset.path=walk.csv",
+        "dataset.lags=2",
+        "dataset.differences=[]",
+        "dataset.target=next",
+    ]
+    code, out, err = kfx("run", *words, "kernel.sigma=0.05", "regularization.value=1e-6", *FEW)
+    assert code == 0, err
+    rows = pd.read_csv("r/forecasts.csv").query("kernel == 'trained'").groupby("origin")
+    last = np.array([walk[int(own["time"].iloc[0]) - 1] for _, own in rows])
+    truth = np.stack([own["truth.value"] for _, own in rows])
+    spread = load_run("r").metrics["training_deviation"]["value"]
+    expected = np.sqrt(((truth - last[:, None]) ** 2).mean(axis=1)).mean() / spread
+    found = load_run("r").evaluation.query("kernel == 'trained'").set_index("metric")["value"]
+    assert found["persistence_nrmse"] == pytest.approx(expected)
+    assert found["nrmse"] > expected
+    assert "no better than that of the last known value" in out
+    assert "last value  nrmse" in out

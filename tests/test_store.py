@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -556,11 +557,13 @@ def test_a_torn_solution_or_another_is_computed_again(tmp_path):
 
 
 def test_a_known_number_is_that_of_its_key(tmp_path):
-    disk = beyond(tmp_path)
-    assert [disk.known([key], lambda key=key: float(key)) for key in (1, 2, math.inf)] == [1, 2, math.inf]
+    disk, of = beyond(tmp_path), Identity.of(RBF(2.0), points_of(20, 3))
+    assert [disk.known([key], of, lambda key=key: float(key)) for key in (1, 2, math.inf)] == [1, 2, math.inf]
     first, *others = (tmp_path / "known").iterdir()
     shutil.copy(others[0], first)
-    assert [disk.known([key], lambda key=key: float(key)) for key in (1, 2, math.inf)] == [1, 2, math.inf]
+    assert [disk.known([key], of, lambda key=key: float(key)) for key in (1, 2, math.inf)] == [1, 2, math.inf]
+    assert disk.known([1], of, lambda: 5.0) == 1
+    assert disk.known([1], replace(of, probe=of.probe + 1e-8), lambda: 5.0) == 5, "the kernel has other values now"
 
 
 def test_fewer_points_have_their_own_jitter(tmp_path):
@@ -807,6 +810,24 @@ def test_a_disk_without_room_is_refused_beforehand(tmp_path, kfx, monkeypatch):
     code, _, err = kfx("gram", "dataset=digits", "--store", str(tmp_path / "s"))
     assert code == 1
     assert "the tiles to come need" in err
+    code, _, err = kfx("gram", "dataset=digits", "dataset.n_train=500", "--output", str(tmp_path / "o"))
+    assert code == 1
+    assert "the files need 2.0 MB, and 1.0 MB are free there" in err
+    assert not list((tmp_path / "o").iterdir())
+
+
+def test_points_left_out_in_folds_give_another_run(tmp_path, kfx):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.standard_normal((420, 3)), columns=["a", "b", "y"])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    asked = ["dataset=table", f"dataset.path={tmp_path / 't.csv'}", "dataset.target=y", "optimizer=none"]
+    asked += ["evaluation.solver=cholesky", "evaluation.calibration=false", "figures=false", "dataset.transform=false"]
+    found = []
+    for name, memory in {"whole": "1GB", "also": "2GB", "disk": "1MB"}.items():
+        code, _, err = kfx("run", *asked, f"evaluation.memory={memory}", f"hydra.run.dir={tmp_path / name}")
+        assert code == 0, err
+        found.append(load_run(tmp_path / name).metrics["identity"])
+    assert found[0] == found[1] != found[2], "of 336 points 1 MB holds no matrix: λ is chosen in five folds"
 
 
 def test_a_store_says_who_computed_how_much_in_what_time(tmp_path, kfx):

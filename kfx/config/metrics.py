@@ -35,7 +35,8 @@ _SMALLER = (
     *("mse", "rmse", "mae", "train_mse", "train_mae", "energy_error", "rho"),
     *("nlpd", "nlpd_of_vector", "crps", "log_loss", "brier", "calibration_error"),
     *("head_calibration_error", "head_train_calibration_error"),
-    *("smape", "nrmse", "cumulative_error", "left_range", "residual", "iterations", "unexplained", "lost", "jitter"),
+    *("smape", "nrmse", "persistence_nrmse", "cumulative_error", "left_range"),
+    *("residual", "iterations", "unexplained", "lost", "jitter"),
     *("hausdorff", "modified_hausdorff", "state_space_divergence", "spectral_distance"),
 )
 METRICS: dict[str, Metric] = {

@@ -93,16 +93,8 @@ class OwnDataset(DatasetOption):
 
 
 @dataclass
-class OwnRows(TableOption):
+class OwnRows(OwnDataset, TableOption):
     """As `OwnDataset`, with disjoint training and test points from the rows of one table."""
-
-    is_own = True
-
-    preprocess: list[str] | None = own_preprocess()  # type: ignore[assignment]
-    targets: str = own_targets()
-    transform: bool | None = own_transform()
-
-    implied = {**DatasetOption.implied, "transform": False}  # noqa: RUF012
 
 
 @dataclass

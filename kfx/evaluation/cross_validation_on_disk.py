@@ -36,7 +36,7 @@ def errors_on_disk(
     """
     n, errors = len(targets), [0.0] * len(candidates)
     identity = Identity.of(kernel, points)
-    common = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points), digest(targets)]
+    common = [digest(points), digest(targets)]
     with ExitStack() as held:
         stored: _Stored | None = None
 
@@ -50,7 +50,7 @@ def errors_on_disk(
             fold = slice(int(part[0]), int(part[-1]) + 1)
             for i, candidate in enumerate(candidates):
                 key = [*common, fold.start, fold.stop, candidate.value, candidate.scale]
-                errors[i] += disk.known(key, partial(error_of, fold, candidate))
+                errors[i] += disk.known(key, identity, partial(error_of, fold, candidate))
     disk.discard()
     return errors
 

@@ -18,9 +18,11 @@ from kfx.kernels.base import Kernel
 from kfx.lock import Lock
 from kfx.numerics.memory import bytes_in_memory
 from kfx.outcomes import HeldError
+from kfx.version import __version__
 
 if TYPE_CHECKING:
     from kfx.store.gram_store import GramStore
+    from kfx.store.identity import Identity
     from kfx.store.work import Work
 
 Do = Callable[["Work", str], None]
@@ -88,17 +90,17 @@ class DiskStores:
         parts.append(None if test_points is None else digest(test_points))
         return self.root / hashed(parts)
 
-    def known(self, key: list[object], compute: Callable[[], float]) -> float:
-        """Return a number that is expensive to compute: read it from the folder under `key`, or compute it and keep it
-        there."""
+    def known(self, key: list[object], of: Identity, compute: Callable[[], float]) -> float:
+        """Return a number of a kernel that is expensive to compute: read it from the folder under `key`, or compute it
+        and keep it there. of: the kernel's identity, whose values on the first points must be those of then."""
         from kfx.store import sealed
         from kfx.store.identity import hashed
 
-        name = hashed(key)
+        name = hashed([__version__, of.kernel, of.parameters, of.settings, of.dtype, *key])
         path = self.root / "known" / f"{name}.npz"
         found = sealed.read(path, name)
-        if found is None:
-            found = {"value": np.array(compute())}
+        if found is None or of.error_of(found["probe"]) is not None:
+            found = {"value": np.array(compute()), "probe": of.probe}
             sealed.write(path, name, found)
         return float(found["value"])
 

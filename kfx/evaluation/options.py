@@ -73,6 +73,7 @@ class EvaluationRegularization(Option):
     scale: str | None = word(SCALES, "unit of value, as regularization.scale", null="regularization.scale")
 
 
+_ALL = 2**62
 Split = tuple[int, int, "np.ndarray"]
 """(repeat, fold, order of its training points) of one evaluation."""
 
@@ -211,19 +212,26 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         """How many test points a kernel has, as far as it is known before the data are read."""
         return config.dataset.test_size() or 0
 
-    def bytes_of(self, config: ConfigView, n: int) -> int:
-        """Bytes of an evaluation with n interpolation points in memory."""
+    def bytes_of(self, config: ConfigView, n: int, n_test: int | None = None) -> int:
+        """Bytes of an evaluation with n interpolation points in memory. n_test: None for all test points."""
         from kfx.numerics.memory import bytes_in_memory
 
-        return bytes_in_memory(n, self.test_size(config), _ITEMSIZE[config.device.dtype])
+        n_test = self.test_size(config) if n_test is None else n_test
+        return bytes_in_memory(n, n_test, _ITEMSIZE[config.device.dtype])
 
-    def goes_on_disk(self, config: ConfigView, n: int | None = None) -> bool:
+    def goes_on_disk(self, config: ConfigView, n: int | None = None, n_test: int | None = None) -> bool:
         """Whether the Gram matrix of n interpolation points does not fit in memory. n: None for the most of them."""
         try:
-            n = n or max(self.n_interpolation or [config.training_size()])
-            return self.solver != "nystrom" and self.bytes_of(config, n) > self.memory_bytes()
+            n = min(n or max(self.n_interpolation or [_ALL]), config.training_size())
+            return self.solver != "nystrom" and self.bytes_of(config, n, n_test) > self.memory_bytes()
         except DataError:  # reported by the check
             return False
+
+    def leaves_out_in_folds(self, config: ConfigView) -> bool:
+        """Whether points are left out in folds in place of one by one, since their matrix does not fit in memory."""
+        selections = config.regularization.selected(), self.selected(config)
+        points = [each.points or _ALL for each in selections if each.how == "leave_one_out"]
+        return bool(points) and self.goes_on_disk(config, max(points), n_test=0)
 
     def memory_bytes(self) -> int:
         """Bytes that a Gram matrix with its factor may take in memory."""

@@ -17,6 +17,8 @@ from kfx.evaluation.ensemble import Other, forecast, with_others
 from kfx.evaluation.judges import Case, Found
 from kfx.numerics.arrays import in_numpy
 
+PERSISTENCE = "persistence_nrmse"
+"""The nrmse of a forecast that stays at the last known value."""
 _FAR = 10.0
 """A forecast has left the range where it is farther from that of the training series than this many of its widths."""
 
@@ -69,7 +71,10 @@ class Rollout:
         members = with_others(windows, predict, self.others, series.train)
         forecasts = forecast(members, known, times, steps)
         forecasts[_outside(forecasts, series)] = math.nan
-        found = self._metrics(forecasts, np.stack(truths), np.stack([time[-steps - 1 :] for time in times]), series)
+        truth = np.stack(truths)
+        found = self._metrics(forecasts, truth, np.stack([time[-steps - 1 :] for time in times]), series)
+        last = np.stack([_last_value(values) for values in known])[:, None]
+        found[PERSISTENCE] = _nrmse(_errors(np.broadcast_to(last, truth.shape), truth, series.spread), truth)
         if self.attractor_steps is None:
             return found, {"forecast": forecasts}
         long_term, runs = self.of_attractors._long_term(predict, series)
@@ -118,8 +123,7 @@ class Rollout:
         """
         known = np.isfinite(truth).all(axis=2)
         spread = series.spread
-        error = np.sqrt(np.mean(np.square((forecasts - truth) / spread), axis=2))
-        error = np.where(np.isnan(error), 2.0, error)
+        error = _errors(forecasts, truth, spread)
         is_wrong = known & (error > self.threshold)
         first = np.where(is_wrong.any(axis=1), is_wrong.argmax(axis=1), error.shape[1])
         valid = time[np.arange(len(time)), first] - time[:, 0]
@@ -127,7 +131,7 @@ class Rollout:
         found = {
             "smape": float(smape(forecasts, truth).mean()),
             "r2": explained(forecasts, truth, spread),
-            "nrmse": float(np.sqrt(np.mean(error**2, axis=1, where=known)).mean()),
+            "nrmse": _nrmse(error, truth),
             "cumulative_error": float(largest.mean()),
             "valid_time": float(np.median(valid)),
             "left_range": float(np.isnan(forecasts).any(axis=(1, 2)).mean()),
@@ -139,6 +143,25 @@ class Rollout:
         if series.exponent:
             found["valid_lyapunov_times"] = found["valid_time"] * series.exponent
         return found
+
+
+def _last_value(values: np.ndarray) -> np.ndarray:
+    """The last known value of each coordinate, (coordinates,), of values (T, coordinates); NaN where none is known."""
+    at = np.isfinite(values)[::-1].argmax(axis=0)
+    return np.asarray(np.take_along_axis(values[::-1], at[None], axis=0)[0])
+
+
+def _errors(forecasts: np.ndarray, truth: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """The root mean square over coordinates of each step's errors in their units, (origins, steps); 2 where a forecast
+    has left the range, or the truth is missing."""
+    error = np.sqrt(np.mean(np.square((forecasts - truth) / spread), axis=2))
+    return np.where(np.isnan(error), 2.0, error)
+
+
+def _nrmse(error: np.ndarray, truth: np.ndarray) -> float:
+    """The mean over forecasts of the root mean square of the errors of steps whose truth is known."""
+    known = np.isfinite(truth).all(axis=2)
+    return float(np.sqrt(np.mean(error**2, axis=1, where=known)).mean())
 
 
 def _late(origins: Sequence[tuple[int, int]], series: SeriesParts) -> np.ndarray:
@@ -180,7 +203,7 @@ class Forecasts:
         coverage = [] if self.rollout.deviations is None else ["forecast_coverage_95"]
         lyapunov = ["valid_lyapunov_times"] if data.series is not None and data.series.exponent else []
         further = [*coverage, *lyapunov, *([] if self.rollout.attractor_steps is None else attractors.NAMES)]
-        return ["smape", "r2", "nrmse", "cumulative_error", "valid_time", "left_range", *further]
+        return ["smape", "r2", "nrmse", "cumulative_error", "valid_time", "left_range", *further, PERSISTENCE]
 
     def __call__(self, case: Case) -> Found:
         points = in_numpy(case.of.tensors[0][case.of.head[: case.size]])

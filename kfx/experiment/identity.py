@@ -51,6 +51,8 @@ def identity(
         if name in own:
             implied = getattr(config, name).implied
             own[name] = {k: v for k, v in own[name].items() if k not in implied or v != implied[k]}
+    if config.evaluation.leaves_out_in_folds(config):
+        own["evaluation"]["leave_one_out"] = "in folds"
     parts: list[object] = [own, data_checksums(config) if data is None else dict(data), version]
     by_plugins = {Path(plugin.path).name for plugin in plugins}
     packages = sorted(set(sources(config).values()) - by_plugins)

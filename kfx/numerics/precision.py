@@ -223,7 +223,8 @@ def complaint(verdicts: Sequence[Verdict], device: torch.device, dtype: str, all
         if allow_tf32 and verdict.name == "tf32 or float16":
             remedy = "set device.allow_tf32=false"
         elif dtype == "float32":
-            remedy = "set device.dtype=float64, or device=cpu; look for a newer driver"
+            also = "" if device.type == "cpu" else ", or device=cpu; look for a newer driver"
+            remedy = f"set device.dtype=float64{also}"
         else:
             remedy = "use another device: its float64 cannot be trusted"
         return (

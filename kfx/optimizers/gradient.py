@@ -36,13 +36,12 @@ class Rule(abc.ABC):
             held = state[name]
             setattr(self, name, held if isinstance(held, (int, float)) else as_kind(held, like))
 
-    @abc.abstractmethod
-    def reset(self) -> None:
+    def reset(self) -> None:  # noqa: B027
         """Forget every gradient seen so far."""
 
-    @abc.abstractmethod
     def point(self, position: Vector) -> Vector:
         """Return the point at which to evaluate the gradient, (n,). position: (n,)."""
+        return position
 
     @abc.abstractmethod
     def step(self, position: Vector, gradient: Vector) -> Vector:
@@ -54,12 +53,6 @@ class SGD(Rule):
 
     def __init__(self, learning_rate: float) -> None:
         self.learning_rate = learning_rate
-
-    def reset(self) -> None:
-        pass
-
-    def point(self, position: Vector) -> Vector:
-        return position
 
     def step(self, position: Vector, gradient: Vector) -> Vector:
         return position - self.learning_rate * gradient
@@ -98,9 +91,6 @@ class Adam(Rule):
         self.steps = 0
         self.mean: Vector | float = 0.0
         self.square: Vector | float = 0.0
-
-    def point(self, position: Vector) -> Vector:
-        return position
 
     def step(self, position: Vector, gradient: Vector) -> Vector:
         self.steps += 1

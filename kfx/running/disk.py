@@ -17,7 +17,7 @@ from kfx.experiment.config import Config
 from kfx.files import CsvFile
 from kfx.numerics import threads
 from kfx.numerics.formatting import in_bytes
-from kfx.outcomes import StoreError
+from kfx.outcomes import NO_ROOM, StoreError
 from kfx.screen.progress import Steps, say
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
         if not node.is_used:
             from kfx.store.work import in_this_process
 
-            with _told(work, name, left, 1, cores) as watch, _storing(work):
+            with _told(work, name, left, 1, cores) as watch, storing(work.store, _TILE):
                 in_this_process(work, watch)
             return
         from kfx.store.cluster import Setting, client_of, local_client, on_dask
@@ -91,7 +91,7 @@ def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
         processes = max(node.workers, len(client.scheduler_info(n_workers=-1)["workers"]))
         each = max(cores // processes, 1) if node.scheduler is None else 1
         setting = Setting(plugins, each, config.device.allow_tf32)
-        with _told(work, name, left, processes, each) as watch, _storing(work):
+        with _told(work, name, left, processes, each) as watch, storing(work.store, _TILE):
             on_dask(client, work.within(processes), setting, watch)
 
     with open_:
@@ -99,17 +99,18 @@ def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
 
 
 @contextmanager
-def _storing(work: Work) -> Iterator[None]:
-    """StoreError if a tile cannot be written."""
+def storing(path: object, what: str) -> Iterator[None]:
+    """StoreError if a file at the path cannot be written. what: the file, and what becomes of it, in words."""
     try:
         yield
     except OSError as error:
         if error.errno is None:
             raise
-        raise StoreError(
-            f"{work.store}: a tile cannot be written ({error.strerror}); what is finished stays, and the same command "
-            "goes on when there is room"
-        ) from error
+        when = "when there is room" if error.errno in NO_ROOM else "when this is mended"
+        raise StoreError(f"{path}: {what.format(why=error.strerror)}, and the same command goes on {when}") from error
+
+
+_TILE = "a tile cannot be written ({why}); what is finished stays"
 
 
 @contextmanager
@@ -118,7 +119,7 @@ def _told(
 ) -> Iterator[Callable[[TileTask], None]]:
     """Show how many tiles are done, how fast, and how long the rest takes; at the end add a row to the store's
     `history.csv`."""
-    _require_room(work)
+    require_room(Path(work.folder), work.bytes_to_come(), "the tiles to come")
     total = work.total()
     done, did, to_do = total - len(left), 0.0, sum(map(work.cost, left))
     started = time.monotonic()
@@ -142,11 +143,11 @@ def _told(
                 history.close()
 
 
-def _require_room(work: Work) -> None:
-    """StoreError unless the disk has room for the missing tiles."""
-    wanted, free = work.bytes_to_come(), shutil.disk_usage(work.folder).free
+def require_room(folder: Path, wanted: int, what: str) -> None:
+    """StoreError unless the folder's disk has room for so many bytes."""
+    free = shutil.disk_usage(folder).free
     if wanted > free:
         raise StoreError(
-            f"{work.folder}: the tiles to come need {in_bytes(wanted)}, and {in_bytes(free)} are free there; "
+            f"{folder}: {what} need {in_bytes(wanted)}, and {in_bytes(free)} are free there; "
             "take another disk, fewer points or centres, or device.dtype=float32; what is finished stays"
         )

@@ -58,7 +58,7 @@ def evaluate_kernels(
     if scoring.rollout is not None or has_draws or config.kernel_check:
         from kfx.running.further_tables import write
 
-        write(context, record, kernels["trained"][-1], splits[-1][2], scoring)
+        write(context, record, rows, kernels["trained"][-1], splits[-1][2], scoring)
     of_trained = [row["value"] for row in rows if row["kernel"] == "trained" and row["metric"] in ("accuracy", "mse")]
     if not np.isfinite(of_trained).any():
         why = failures[-1] if failures else "see evaluation.csv"

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from kfx.evaluation.options import TestPointsOption
 from kfx.evaluation.results import COMPARED, of_place, place_of
 from kfx.evaluation.rollout import Rollout
 from kfx.evaluation.scoring import Scoring, interpolation_order
-from kfx.files import Document, whole_file
+from kfx.files import Document, TableRow, whole_file
 from kfx.kernels import Kernel
+from kfx.numerics.formatting import number
+from kfx.outcomes import Event
 from kfx.record.record import Record
 from kfx.running.context import RunContext
 
 
-def write(context: RunContext, record: Record, kernel: Kernel, order: np.ndarray, scoring: Scoring) -> None:
-    """Write those that the config asks for. kernel: the trained one of the last fold. order: indices of its training
-    points, of which the first N_I are interpolated."""
+def write(
+    context: RunContext,
+    record: Record,
+    rows: Sequence[TableRow],
+    kernel: Kernel,
+    order: np.ndarray,
+    scoring: Scoring,
+) -> None:
+    """Write those that the config asks for. rows: of `evaluation.csv`. kernel: the trained one of the last fold. order:
+    indices of its training points, of which the first N_I are interpolated."""
     node = context.config.evaluation
     if scoring.rollout is not None:
         _write_forecasts(context, record, scoring.rollout, scoring.regularizations[0].value)
+        _remark_forecasts(context, rows)
     if isinstance(node, TestPointsOption) and node.draws:
         _draw_subsets(context, record, node, kernel, scoring)
     if context.config.kernel_check:
@@ -45,6 +58,18 @@ def _write_forecasts(context: RunContext, record: Record, rollout: Rollout, regu
                 rows += of_series.rows(name, found, of_kind, series)
         columns = [f"{what}.{name}" for name in series.coordinates for what in of_series.kinds(of_kind)]
         context.notes.table(file, [*of_series.COLUMNS, *columns], rows)
+
+
+def _remark_forecasts(context: RunContext, rows: Sequence[TableRow]) -> None:
+    """Note forecasts by the trained kernel that are no better than the last known value."""
+    found: dict[str, list[float]] = {"nrmse": [], "persistence_nrmse": []}
+    for row in rows:
+        if row["kernel"] == "trained" and row["metric"] in found:
+            found[row["metric"]].append(row["value"])
+    own, last = (min(values, default=math.nan) for values in found.values())  # the best of several λ and N_I
+    if own >= 0.999 * last:
+        text = f"nrmse {number(own)} of forecasts is no better than that of the last known value, {number(last)}"
+        context.notes.remark(Event.NO_BETTER_THAN_CONSTANT, text)
 
 
 def _draw_subsets(

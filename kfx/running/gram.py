@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,9 @@ from kfx.numerics.process import exclusively, set_switches
 from kfx.numerics.streams import Streams
 from kfx.outcomes import StoreError
 from kfx.running.context import Machine
-from kfx.running.disk import workers
+from kfx.running.disk import require_room, storing, workers
 from kfx.running.journals import Unrecorded
-from kfx.running.stages import prepared
+from kfx.running.stages import check_precision, prepared
 from kfx.screen.progress import Steps, WaitMessage, say
 from kfx.store.gram_store import GRAM, TEST, GramStore
 from kfx.store.gram_work import GramWork
@@ -37,11 +38,13 @@ def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
     kernel, x_train, x_test = _configured(config)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {"gram.npy": x_train} | ({"gram_test.npy": x_test} if test else {})
+    entries = sum(len(rows) for rows in wanted.values()) * len(x_train)
+    require_room(folder, entries * x_train.element_size(), "the files")
     paths = []
     with Steps("gram", sum(-(-len(rows) // block) for rows in wanted.values())) as steps:
         for name, rows in wanted.items():
             path = folder / name
-            with whole_path(path) as partial:
+            with storing(path, "cannot be written ({why})"), whole_path(path) as partial:
                 _fill(kernel, rows, x_train, partial, block, steps)
             paths.append(path)
     return paths
@@ -108,6 +111,8 @@ def _configured(config: Config) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
     """The initial kernel of a run, and the training and the test points."""
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
     machine = Machine(device, dtype, threads.available(), set_switches(config.device.allow_tf32))
+    if config.device.precision_check != "off":
+        check_precision(config, machine)
     streams, notes = Streams(config.seed), Unrecorded(Path())
     (data,) = prepared(config, [config.dataset.load(streams["data"])], machine, notes)
     for remark in notes.remarks:
@@ -125,6 +130,9 @@ def _fill(kernel: Kernel, rows: torch.Tensor, x_train: torch.Tensor, path: Path,
     """Write K(rows, x_train) to a file in NumPy's format, `block` rows at a time."""
     n, symmetric = len(x_train), rows is x_train
     out = np.lib.format.open_memmap(path, "w+", str(rows.dtype).removeprefix("torch."), (len(rows), n))
+    if hasattr(os, "posix_fallocate"):  # or a full disk would end the process by a signal
+        with path.open("r+b") as stream:
+            os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
     for start in range(0, len(rows), block):
         stop = min(start + block, len(rows))
         if symmetric:  # the upper triangle and its mirror image

@@ -7,7 +7,7 @@ import ctypes
 import math
 import operator
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -80,7 +80,7 @@ def prepare_machine(config: Config, record: Record) -> Machine:
     keep_freed_memory()
     machine = Machine(device, dtype, count, switches)
     if config.device.precision_check != "off":
-        _check_precision(config, machine, record)
+        check_precision(config, machine, partial(record.json, "precision.json"))
     return machine
 
 
@@ -98,11 +98,12 @@ def keep_freed_memory() -> None:
         mallopt(_MALLOC_TRIM_THRESHOLD, 1 << 30)
 
 
-def _check_precision(config: Config, machine: Machine, record: Record) -> None:
-    """Measure the precision of the arithmetic; with `strict`, refuse a machine that delivers too little."""
+def check_precision(config: Config, machine: Machine, keep: Callable[[Document], None] = lambda report: None) -> None:
+    """Measure the precision of the arithmetic; with `strict`, refuse a machine that delivers too little. keep: takes
+    the report."""
     frameworks = ("torch", "jax") if config.kernel.uses_jax else ("torch",)
     verdicts = precision.of_this_process(frameworks, repr(machine.switches))
-    record.json("precision.json", precision.report(verdicts, machine.switches))
+    keep(precision.report(verdicts, machine.switches))
     complaint = precision.complaint(verdicts, machine.device, config.device.dtype, config.device.allow_tf32)
     if complaint and config.device.precision_check == "strict":
         raise precision.ImpreciseError(f"{complaint} (device.precision_check=strict)")

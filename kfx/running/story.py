@@ -1,7 +1,4 @@
-"""One run from start to end, and the record of how it ends.
-
-`run` and `resume` open the record and end it (`_into_record`); `story` is what happens in between.
-"""
+"""One run from start to end: `story`, and the record of how it ends: `_into_record`, for `run` and `resume`."""
 
 from __future__ import annotations
 

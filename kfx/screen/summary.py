@@ -184,6 +184,8 @@ def _forecasts(config: Config, found: Findings) -> Iterator[Line]:
         shown = [(name.replace("_", " "), _arrow(*(number(row["mean"]) for row in pair))) for name, pair in pairs]
         if parts := [f"{'R²' if name == 'r2' else name} {value}" for name, value in shown]:
             yield key, ", ".join(parts[:4])
+            if key == "forecast" and (last := found.pair(found.at("persistence_nrmse"))) is not None:
+                yield "last value", f"nrmse {number(last[1]['mean'])}, of a forecast that stays at it"
 
 
 def _published(config: Config, metrics: Document, directory: Path) -> Iterator[Line]:

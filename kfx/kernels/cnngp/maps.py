@@ -324,47 +324,19 @@ def _walk_pairs_along(
             for t in range(2):
                 _sum(tangents[t, last, : n * LANES], tangents[t, step[IN]], tangents[t, step[IN2]])
         else:
-            first, second, to_first, to_second = (
-                tangents[0, last],
-                tangents[1, last],
-                tangents[0, step[IN]],
-                tangents[1, step[IN]],
-            )
+            first, second = tangents[0, last], tangents[1, last]
+            to_first, to_second = tangents[0, step[IN]], tangents[1, step[IN]]
             vi, wi, vj, wj = along_vi[2 * at], along_vi[2 * at + 1], along_vj[2 * at], along_vj[2 * at + 1]
             if step[KIND] == RELU:
                 _relu_along(
-                    out,
-                    first,
-                    second,
-                    source,
-                    to_first,
-                    to_second,
-                    ri[at, :n],
-                    qi[at, :n],
-                    rj[at],
-                    qj[at],
-                    vi,
-                    wi,
-                    vj,
-                    wj,
-                )
+                    out, first, second, source, to_first, to_second, ri[at, :n], qi[at, :n], rj[at], qj[at],
+                    vi, wi, vj, wj,
+                )  # fmt: skip
             elif step[KIND] == ERF:
                 _erf_along(
-                    out,
-                    first,
-                    second,
-                    source,
-                    to_first,
-                    to_second,
-                    ri[at, :n],
-                    qi[at, :n],
-                    rj[at],
-                    qj[at],
-                    vi,
-                    wi,
-                    vj,
-                    wj,
-                )
+                    out, first, second, source, to_first, to_second, ri[at, :n], qi[at, :n], rj[at], qj[at],
+                    vi, wi, vj, wj,
+                )  # fmt: skip
     return last
 
 
@@ -505,18 +477,28 @@ def _apart(out, lanes, start):
 
 
 @inner
+def _room(x, steps, table, activations):
+    """Memory for sixteen images side by side, what `_walk_images` finds of them, and a window."""
+    size, row = table[0] * LANES, table[1] * LANES
+    lanes, v = np.empty((x.shape[1], x.shape[2] * LANES), x.dtype), np.empty((len(steps) + 1, size), x.dtype)
+    r, q = np.empty((activations, size), x.dtype), np.empty((activations, size), x.dtype)
+    return lanes, v, r, q, np.empty(row, x.dtype), np.empty(row, x.dtype)
+
+
+@inner
+def _prepare(x, start, lanes, steps, table, weights, biases, v, r, q, strip, sums):
+    """Put sixteen images side by side, and walk their variance maps."""
+    _side_by_side(lanes, x, start)
+    _mean_squares(v[0], lanes)
+    _walk_images(steps, table, weights, biases, v, r, q, strip, sums)
+
+
+@inner
 def _images_one_by_one(x, steps, table, weights, biases, activations, ri, qi):
     """The scales (image, activation, position) of the images of one side of a tile."""
-    largest, row = table[0], table[1]
-    n, channels, pixels = x.shape
-    lanes = np.empty((channels, pixels * LANES), x.dtype)
-    v = np.empty((len(steps) + 1, largest * LANES), x.dtype)
-    r, q = np.empty((activations, largest * LANES), x.dtype), np.empty((activations, largest * LANES), x.dtype)
-    strip, sums = np.empty(row * LANES, x.dtype), np.empty(row * LANES, x.dtype)
-    for start in range(0, n, LANES):
-        _side_by_side(lanes, x, start)
-        _mean_squares(v[0], lanes)
-        _walk_images(steps, table, weights, biases, v, r, q, strip, sums)
+    lanes, v, r, q, strip, sums = _room(x, steps, table, activations)
+    for start in range(0, len(x), LANES):
+        _prepare(x, start, lanes, steps, table, weights, biases, v, r, q, strip, sums)
         _apart(ri, r, start)
         _apart(qi, q, start)
 
@@ -527,17 +509,10 @@ def _images_one_by_one(x, steps, table, weights, biases, activations, ri, qi):
 @entry
 def diagonal(x, steps, table, weights, biases, activations, out):
     """K(x_i, x_i) of images x, (n, channels, pixels), into `out`."""
-    largest, row = table[0], table[1]
-    n, channels, pixels = x.shape
-    lanes = np.empty((channels, pixels * LANES), x.dtype)
-    v = np.empty((len(steps) + 1, largest * LANES), x.dtype)
-    r, q = np.empty((activations, largest * LANES), x.dtype), np.empty((activations, largest * LANES), x.dtype)
-    strip, sums = np.empty(row * LANES, x.dtype), np.empty(row * LANES, x.dtype)
-    for start in range(0, n, LANES):
-        _side_by_side(lanes, x, start)
-        _mean_squares(v[0], lanes)
-        _walk_images(steps, table, weights, biases, v, r, q, strip, sums)
-        for lane in range(min(LANES, n - start)):
+    lanes, v, r, q, strip, sums = _room(x, steps, table, activations)
+    for start in range(0, len(x), LANES):
+        _prepare(x, start, lanes, steps, table, weights, biases, v, r, q, strip, sums)
+        for lane in range(min(LANES, len(x) - start)):
             out[start + lane] = v[len(steps), lane]
 
 
@@ -546,20 +521,14 @@ def gram(x, y, same, steps, table, weights, biases, activations, maps, out):
     """K(x, y) of a tile into `out`, (len(x), len(y)); with `same` only what lies above the diagonal.
 
     `maps`: how many are alive at once."""
-    largest, row = table[0], table[1]
-    n, channels, pixels = x.shape
+    n, largest = len(x), table[0]
     ri, qi = np.zeros((n, activations, largest), x.dtype), np.zeros((n, activations, largest), x.dtype)
     _images_one_by_one(x, steps, table, weights, biases, activations, ri, qi)
-    lanes = np.empty((channels, pixels * LANES), x.dtype)
-    v = np.empty((len(steps) + 1, largest * LANES), x.dtype)
-    rj, qj = np.empty((activations, largest * LANES), x.dtype), np.empty((activations, largest * LANES), x.dtype)
+    lanes, v, rj, qj, strip, sums = _room(x, steps, table, activations)
     c, none = np.empty((maps, largest * LANES), x.dtype), np.empty((0, 3, 0), x.dtype)
-    strip, sums = np.empty(row * LANES, x.dtype), np.empty(row * LANES, x.dtype)
     for start in range(0, len(y), LANES):
         stop = min(start + LANES, len(y))
-        _side_by_side(lanes, y, start)
-        _mean_squares(v[0], lanes)
-        _walk_images(steps, table, weights, biases, v, rj, qj, strip, sums)
+        _prepare(y, start, lanes, steps, table, weights, biases, v, rj, qj, strip, sums)
         for i in range(min(n, stop - 1) if same else n):
             _products(c[0], x[i], lanes)
             last = _walk_pairs(steps, table, weights, biases, c, none, ri[i], qi[i], rj, qj, strip, sums)
@@ -571,22 +540,16 @@ def gram(x, y, same, steps, table, weights, biases, activations, maps, out):
 def gram_along(x, y, same, steps, table, weights, biases, activations, maps, along_weights, along_biases, out, along):
     """`gram`, and its derivatives along two directions in the space of weights and biases, (2, convolutions),
     into `along`, (2, len(x), len(y))."""
-    largest, row = table[0], table[1]
-    n, channels, pixels = x.shape
+    n, largest = len(x), table[0]
     ri, qi = np.zeros((n, activations, largest), x.dtype), np.zeros((n, activations, largest), x.dtype)
     along_vi = np.zeros((n, 2 * activations, largest), x.dtype)
-    lanes = np.empty((channels, pixels * LANES), x.dtype)
-    v = np.empty((len(steps) + 1, largest * LANES), x.dtype)
+    lanes, v, rj, qj, strip, sums = _room(x, steps, table, activations)
     tangents = np.empty((2, len(steps) + 1, largest * LANES), x.dtype)
-    rj, qj = np.empty((activations, largest * LANES), x.dtype), np.empty((activations, largest * LANES), x.dtype)
     along_vj = np.empty((2 * activations, largest * LANES), x.dtype)
     scratch = np.empty(largest * LANES, x.dtype)
-    strip, sums = np.empty(row * LANES, x.dtype), np.empty(row * LANES, x.dtype)
     c = np.empty((maps, largest * LANES), x.dtype)
     for start in range(0, n, LANES):
-        _side_by_side(lanes, x, start)
-        _mean_squares(v[0], lanes)
-        _walk_images(steps, table, weights, biases, v, rj, qj, strip, sums)
+        _prepare(x, start, lanes, steps, table, weights, biases, v, rj, qj, strip, sums)
         _walk_images_along(
             steps, table, weights, along_weights, along_biases, v, tangents, scratch, along_vj, strip, sums
         )
@@ -599,9 +562,7 @@ def gram_along(x, y, same, steps, table, weights, biases, activations, maps, alo
                     along[t, i, i] = tangents[t, len(steps), i - start]
     for start in range(0, len(y), LANES):
         stop = min(start + LANES, len(y))
-        _side_by_side(lanes, y, start)
-        _mean_squares(v[0], lanes)
-        _walk_images(steps, table, weights, biases, v, rj, qj, strip, sums)
+        _prepare(y, start, lanes, steps, table, weights, biases, v, rj, qj, strip, sums)
         _walk_images_along(
             steps, table, weights, along_weights, along_biases, v, tangents, scratch, along_vj, strip, sums
         )
@@ -626,24 +587,18 @@ def pull(
     cotangent: (len(x), len(y)). own: of the variances K(x_i, x_i), with `same`, when only what lies above the
     diagonal is looked at. to_x, to_y: added to; of length 0 when they are not wanted. `maps`: cotangents alive at once.
     """
-    largest, row = table[0], table[1]
-    n, channels, pixels = x.shape
-    inputs = len(to_x) > 0
+    n, largest, inputs = len(x), table[0], len(to_x) > 0
     ri, qi = np.zeros((n, activations, largest), x.dtype), np.zeros((n, activations, largest), x.dtype)
     _images_one_by_one(x, steps, table, weights, biases, activations, ri, qi)
     to_vi = np.zeros((n, activations, largest), x.dtype)
     to_vj = np.empty((activations, largest * LANES), x.dtype)
-    lanes, to_lanes = np.empty((channels, pixels * LANES), x.dtype), np.empty((channels, pixels * LANES), x.dtype)
-    v, gv = np.empty((len(steps) + 1, largest * LANES), x.dtype), np.empty((len(steps) + 1, largest * LANES), x.dtype)
-    rj, qj = np.empty((activations, largest * LANES), x.dtype), np.empty((activations, largest * LANES), x.dtype)
+    lanes, v, rj, qj, strip, sums = _room(x, steps, table, activations)
+    to_lanes, gv = np.empty_like(lanes), np.empty_like(v)
     c, g = np.empty((len(steps) + 1, largest * LANES), x.dtype), np.empty((maps, largest * LANES), x.dtype)
     slopes, scratch = np.empty((activations, 3, largest * LANES), x.dtype), np.empty(largest * LANES, x.dtype)
-    strip, sums = np.empty(row * LANES, x.dtype), np.empty(row * LANES, x.dtype)
     for start in range(0, len(y), LANES):
         stop = min(start + LANES, len(y))
-        _side_by_side(lanes, y, start)
-        _mean_squares(v[0], lanes)
-        _walk_images(steps, table, weights, biases, v, rj, qj, strip, sums)
+        _prepare(y, start, lanes, steps, table, weights, biases, v, rj, qj, strip, sums)
         to_vj[:] = 0
         to_lanes[:] = 0
         for i in range(min(n, stop - 1) if same else n):
@@ -664,9 +619,7 @@ def pull(
             _squares_back(gv[0], lanes, to_lanes)
             _apart(to_y, to_lanes, start)
     for start in range(0, n, LANES):
-        _side_by_side(lanes, x, start)
-        _mean_squares(v[0], lanes)
-        _walk_images(steps, table, weights, biases, v, rj, qj, strip, sums)
+        _prepare(x, start, lanes, steps, table, weights, biases, v, rj, qj, strip, sums)
         _side_by_side(to_vj, to_vi, start)
         to_lanes[:] = 0
         gv[:] = 0
