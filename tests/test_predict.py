@@ -74,6 +74,12 @@ def test_predictions_for_the_test_rows_have_the_recorded_error(kfx, files, words
     assert (found["deviation"] > 0).all()
 
 
+def test_a_prediction_says_which_of_several_lambda_it_takes(kfx, files):
+    words = (*TABLE, "dataset.target=price", "dataset.exclude=[kind]", *FIT, "hydra.run.dir=r")
+    assert kfx("run", *words, "evaluation.regularization.value=[1e-6,1.0]")[0] == 0
+    assert "predictions take the first of several lambda that it evaluated, 1e-06" in predicted(kfx, "r", "new.csv")[1]
+
+
 def test_classes_are_predicted_as_they_came(kfx, files):
     words = (*TABLE, "dataset.target=kind", "dataset.exclude=[price]", "dataset.test=new.csv", *FIT)
     assert kfx("run", *words, "hydra.run.dir=r")[0] == 0

@@ -85,6 +85,9 @@ class Model:
         require_same_data(run.directory, config, read_environment(run.directory))
         if config.evaluation.solver == "lstsq":
             raise RecordError(f"{run.directory}: evaluation.solver=lstsq: predictions use Cholesky factors")
+        if isinstance(listed := config.evaluation.regularization.value, list) and len(listed) > 1:
+            first = f"predictions take the first of several lambda that it evaluated, {listed[0]:g}"
+            say(f"kfx: warning: {run.directory}: {first}")
         streams = Streams(config.seed)
         whole = config.dataset.load(streams["data"])
         parts = config.evaluation.parts(whole, streams["data"])
