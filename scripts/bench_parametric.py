@@ -26,7 +26,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.gradient import GradientDescent, Nesterov
-from kfx.optimizers.journal import Step
+from kfx.optimizers.journal import TraceRow
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.record.journal import PartFits
 from kfx.record.record import Record
@@ -115,7 +115,7 @@ def microseconds_a_row(directory, rows=5000):
     evaluation = Evaluation(np.array([SIGMA / 3]), 1 / 3, 1 / 3, np.array([1 / 7]), 1e-3, 0.0)
     start = time.perf_counter()
     for i in range(rows):
-        record.row(Step(i, evaluation, i))
+        record.row(TraceRow(i, evaluation, i))
     return 1e6 * (time.perf_counter() - start) / rows
 
 

@@ -22,7 +22,7 @@ from kfx.config.option import ConfigView, option
 from kfx.kernels import RBF, Kernel, Matern, RationalQuadratic, Regularized, Scaled, Sum
 from kfx.numerics.regularization import Regularization
 from kfx.optimizers.journal import State
-from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
+from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question
 from kfx.optimizers.loss import Evaluation
 from kfx.optimizers.options import OptimizerOption
 from kfx.outcomes import ConfigError, Event, NumericalError
@@ -81,8 +81,8 @@ class SklearnGPR(Optimizer):
         values = {k: v for k, v in brought.parameters.items() if k in given.parameters}
         return Question(given.with_parameters(**values).flat, gradient=False, kernel=brought)
 
-    def tell(self, evaluation: Evaluation) -> Row:
-        return Row(told=self.shown.told)
+    def tell(self, evaluation: Evaluation) -> Answer:
+        return Answer(told=self.shown.told)
 
     def result(self) -> Kernel:
         assert self.found

@@ -24,6 +24,11 @@ BAD = [
     (["kernel=sum", "kernel.parts=[{name: rbf,sigma: -1}]"], "kernel.parts[0].sigma=-1", "expected a number > 0"),
     (["kernel=sum", "kernel.parts=[{name: rbf,starts: 3}]"], "kernel.parts[0].starts=3", "set kernel.starts"),
     (["kernel=sum", "kernel.parts=[{name: rbf,initial: random}]"], "kernel.parts[0].initial=random", "kernel.initial"),
+    (
+        ["kernel=sum", "kernel.parts=[{name: rbf},{name: product,parts: [{name: rbf,starts: 3}]}]"],
+        "kernel.parts[1].parts[0].starts=3",
+        "set kernel.starts",
+    ),
     (["kernel=sum", "kernel.parts=[{name: rbf,coefficient: 0}]"], "kernel.parts[0].coefficient=0", "a number > 0"),
     (["kernel=sum", "kernel.parts=[]"], "kernel.parts=[]", "expected a list of kernels"),
     (["kernel=rbf_network", "kernel.parts=[{name: linear}]"], "kernel.parts[0]", "one of rbf, rational_quadratic"),

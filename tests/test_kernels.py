@@ -275,6 +275,21 @@ def test_repeated_and_zero_points(kernel, shape):
 
 
 @every_family
+def test_no_points_have_a_matrix_without_entries(kernel, shape):
+    x, none = points(shape), points((0, *shape[1:]))
+    assert kernel.gram(none).shape == (0, 0)
+    assert kernel.gram(x, none).shape == (len(x), 0)
+    assert kernel.gram(none, x).shape == (0, len(x))
+    assert kernel.diagonal(none).shape == (0,)
+
+
+@every_family
+def test_points_of_another_byte_order_are_the_same_points(kernel, shape):
+    x = points(shape)
+    np.testing.assert_array_equal(kernel.gram(x.astype(">f8")), kernel.gram(x))
+
+
+@every_family
 @pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64])
 def test_dtype_and_kind_follow_the_points(kernel, shape, dtype):
     x = points(shape).astype(dtype)

@@ -241,6 +241,15 @@ def test_every_objective_against_its_definition(objective, by_hand, outputs, sca
     assert objective(gram, y, 6, regularization, cotangent=False)[0] == pytest.approx(by_hand(gram, y, 6, a), rel=1e-8)
 
 
+@every_objective
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_target_that_is_no_number_is_refused(objective, by_hand, value):
+    gram, y = problem()
+    y[3] = value
+    with pytest.raises(NumericalError, match="a target is not a finite number"):
+        objective(gram, y, 6, 0.1)
+
+
 def test_folds_of_one_point_leave_out_one_point():
     gram, y = problem()
     expected, its_own = loo(gram, y, 6, 0.1)

@@ -18,6 +18,7 @@ from kfx import load_run
 from kfx.evaluation.disk_stores import DiskStores
 from kfx.evaluation.on_disk import OnDisk, factored
 from kfx.evaluation.systems import InMemory
+from kfx.experiment.plan import Plan
 from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
 from kfx.lock import Lock
 from kfx.numerics.conjugate_gradients import conjugate_gradients, solve
@@ -828,6 +829,12 @@ def test_points_left_out_in_folds_give_another_run(tmp_path, kfx):
         assert code == 0, err
         found.append(load_run(tmp_path / name).metrics["identity"])
     assert found[0] == found[1] != found[2], "of 336 points 1 MB holds no matrix: λ is chosen in five folds"
+    assert kfx("rerun", str(tmp_path / "disk"), "--output", str(tmp_path / "again"))[0] == 0
+    fixed = ["regularization.value=1e-3", "regularization.selection=fixed", "evaluation.regularization.value=1e-3"]
+    for kept in (True, False):
+        words = [*asked[:3], "optimizer.iterations=3", *asked[4:], *fixed, f"optimizer.fall_back={str(kept).lower()}"]
+        small, large = (Plan.of_words([*words, f"evaluation.memory={m}"]).identity for m in ("1MB", "1GB"))
+        assert (small != large) == kept, "kernels are compared by points left out"
 
 
 def test_a_store_says_who_computed_how_much_in_what_time(tmp_path, kfx):

@@ -43,8 +43,8 @@ def make(path: str, schema: type[T], node: object) -> T:
             raise ConfigError(f"{at}{key}: unknown key; {taken(schema, key)}")
     made: dict[str, object] = {}
     for key, item in fields.items():
-        if key in node and "convert" in item.metadata:
-            made[key] = item.metadata["convert"](f"{at}{key}", node[key])
+        if "convert" in item.metadata:
+            made[key] = item.metadata["convert"](f"{at}{key}", node.get(key, schema.defaults()[key]))
         elif key in node and isinstance(item.default_factory, type) and issubclass(item.default_factory, Option):
             made[key] = make(f"{at}{key}", item.default_factory, node[key])
     plain = {key: value for key, value in node.items() if key not in made}

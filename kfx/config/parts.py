@@ -127,6 +127,7 @@ class OptimizerPart(Part, Protocol):
     """Whether the optimizer stays with its first batch."""
     can_train_heads: ClassVar[bool] = False
     """Whether the optimizer takes objectives that train a head, which are not functions of a Gram matrix."""
+    fall_back: bool | None
     minimizes_objective: ClassVar[bool] = True
     """Whether the optimizer minimises the configured objective, and not one of its own."""
     iterations: int

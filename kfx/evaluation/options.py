@@ -229,7 +229,8 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
 
     def leaves_out_in_folds(self, config: ConfigView) -> bool:
         """Whether points are left out in folds in place of one by one, since their matrix does not fit in memory."""
-        selections = config.regularization.selected(), self.selected(config)
+        selections = [config.regularization.selected(), self.selected(config)]
+        selections += [config.regularization.left_out(config)] * bool(config.optimizer.fall_back)
         points = [each.points or _ALL for each in selections if each.how == "leave_one_out"]
         return bool(points) and self.goes_on_disk(config, max(points), n_test=0)
 

@@ -19,6 +19,8 @@ from kfx.numerics.arrays import in_numpy
 
 PERSISTENCE = "persistence_nrmse"
 """The nrmse of a forecast that stays at the last known value."""
+_GONE = 2.0
+"""The error of a forecast that has left the range, in deviations of the series."""
 _FAR = 10.0
 """A forecast has left the range where it is farther from that of the training series than this many of its widths."""
 
@@ -74,7 +76,9 @@ class Rollout:
         truth = np.stack(truths)
         found = self._metrics(forecasts, truth, np.stack([time[-steps - 1 :] for time in times]), series)
         last = np.stack([_last_value(values) for values in known])[:, None]
-        found[PERSISTENCE] = _nrmse(_errors(np.broadcast_to(last, truth.shape), truth, series.spread), truth)
+        stays = _errors(np.broadcast_to(last, truth.shape), truth, series.spread)
+        gone = np.isnan(forecasts).any(axis=2)  # where a forecast that has left the range counts with 2, too
+        found[PERSISTENCE] = _nrmse(np.where(gone, np.minimum(stays, _GONE), stays), truth)
         if self.attractor_steps is None:
             return found, {"forecast": forecasts}
         long_term, runs = self.of_attractors._long_term(predict, series)
@@ -155,13 +159,14 @@ def _errors(forecasts: np.ndarray, truth: np.ndarray, spread: np.ndarray) -> np.
     """The root mean square over coordinates of each step's errors in their units, (origins, steps); 2 where a forecast
     has left the range, or the truth is missing."""
     error = np.sqrt(np.mean(np.square((forecasts - truth) / spread), axis=2))
-    return np.where(np.isnan(error), 2.0, error)
+    return np.where(np.isnan(error), _GONE, error)
 
 
 def _nrmse(error: np.ndarray, truth: np.ndarray) -> float:
-    """The mean over forecasts of the root mean square of the errors of steps whose truth is known."""
+    """The mean over forecasts of the root mean square of the errors of steps whose truth is known; NaN without any."""
     known = np.isfinite(truth).all(axis=2)
-    return float(np.sqrt(np.mean(error**2, axis=1, where=known)).mean())
+    there = known.any(axis=1)
+    return float(np.sqrt(np.mean(error[there] ** 2, axis=1, where=known[there])).mean()) if there.any() else math.nan
 
 
 def _late(origins: Sequence[tuple[int, int]], series: SeriesParts) -> np.ndarray:
@@ -188,7 +193,7 @@ def explained(forecasts: np.ndarray, truth: np.ndarray, scale: np.ndarray) -> fl
     """The share of the truth's variance about each coordinate's mean that the forecasts explain, R², over all steps."""
     known = np.isfinite(truth).all(axis=2)
     error, there = ((forecasts - truth) / scale)[known], (truth / scale)[known]
-    squares = np.where(np.isnan(error), 2.0, error) ** 2  # a forecast that has left the range has an error of 2
+    squares = np.where(np.isnan(error), _GONE, error) ** 2
     spread = np.square(there - there.mean(axis=0)).sum()
     return float(1 - squares.sum() / spread) if spread > 0 else math.nan
 

@@ -39,11 +39,13 @@ def identity(
     *,
     data: Mapping[str, str] | None = None,
     version: str = __version__,
+    in_folds: bool = False,
 ) -> str:
     """Return sixteen hexadecimal digits from the config, the SHA-256 of data files and plugins, and versions.
 
     The versions are those of kfx and of the packages whose options were chosen. data, version: the checksums and the
-    version of kfx that a record holds; by default those of here and now.
+    version of kfx that a record holds; by default those of here and now. in_folds: whether points that choose are left
+    out in folds, for lack of memory.
     """
     own = content(raw)
     own["dataset"] = config.dataset.without_places(own["dataset"])
@@ -51,7 +53,7 @@ def identity(
         if name in own:
             implied = getattr(config, name).implied
             own[name] = {k: v for k, v in own[name].items() if k not in implied or v != implied[k]}
-    if config.evaluation.leaves_out_in_folds(config):
+    if in_folds:
         own["evaluation"]["leave_one_out"] = "in folds"
     parts: list[object] = [own, data_checksums(config) if data is None else dict(data), version]
     by_plugins = {Path(plugin.path).name for plugin in plugins}

@@ -88,7 +88,8 @@ class Plan:
         """Sixteen hexadecimal digits that identify what the run computes; the data files must exist."""
         from kfx.experiment.identity import identity  # brings NumPy, which a wrong word need not wait for
 
-        return identity(self.raw, self.config, self.plugins)
+        in_folds = self.config.evaluation.leaves_out_in_folds(self.config)
+        return identity(self.raw, self.config, self.plugins, in_folds=in_folds)
 
     def with_threads(self, count: int) -> Self:
         """The plan with `count` CPU threads, unless its config sets their number."""

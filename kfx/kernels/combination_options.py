@@ -68,14 +68,19 @@ class CombinationOption(KernelOption):
         return any(part.draws_blocks() for _, part in self.parts)
 
     def check(self, config: ConfigView) -> None:
-        for i, (_, part) in enumerate(self.parts):
-            usual_part = type(part)()
-            for name in _OF_STARTS:
-                if (value := getattr(part, name)) != (usual := getattr(usual_part, name)):
-                    at = f"kernel.parts[{i}].{name}={value}: expected {usual}, since a part starts as it is given"
-                    raise ConfigError(f"{at}; set kernel.{name} for all parameters, or the part's numbers")
+        self._check_starts("kernel")
+        for _, part in self.parts:
             part.check_together(config)
         super().check(config)
+
+    def _check_starts(self, path: str) -> None:
+        for i, (_, part) in enumerate(self.parts):
+            at, usual = f"{path}.parts[{i}]", type(part)()
+            for name in (name for name in _OF_STARTS if getattr(part, name) != getattr(usual, name)):
+                why = f"{getattr(part, name)}: expected {getattr(usual, name)}, since a part starts as it is given"
+                raise ConfigError(f"{at}.{name}={why}; set kernel.{name} for all parameters, or the part's numbers")
+            if isinstance(part, CombinationOption):
+                part._check_starts(at)
 
     @property
     def images_only(self) -> bool:  # type: ignore[override]

@@ -15,6 +15,7 @@ from kfx.kernels.combination_options import DICTIONARY, INDEFINITE
 from kfx.kernels.covariance import Pull
 from kfx.kernels.parameters import Bounds, Given, Value
 from kfx.kernels.stationary_tensors import squared_distances_by_differences
+from kfx.numerics.arrays import as_rows
 
 Entry = Callable[..., torch.Tensor]
 """A formula of r² and x·x', (n, m) both, and of its parameters, scalars."""
@@ -170,7 +171,7 @@ class Dictionary(Kernel):
         return self._each(*_between(x, x if y is None else y), self._as_tensors(x))
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        s = x.reshape(len(x), -1).square().sum(dim=1)
+        s = as_rows(x).square().sum(dim=1)
         return self._each(torch.zeros_like(s), s, self._as_tensors(x))
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
@@ -189,7 +190,7 @@ class Dictionary(Kernel):
             }
             if not inputs:
                 return by_name, None
-            points, (to_r2, to_s) = x.reshape(len(x), -1), slopes[-2:]
+            points, (to_r2, to_s) = as_rows(x), slopes[-2:]
             to_r2.fill_diagonal_(0.0)
             # r²_ij = |x_i|² + |x_j|² − 2 x_i·x_j, and both slopes are symmetric
             moved = 4 * (to_r2.sum(dim=1)[:, None] * points - to_r2 @ points) + 2 * to_s @ points
@@ -200,5 +201,5 @@ class Dictionary(Kernel):
 
 def _between(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """r² and x·x', (n, m) both."""
-    a, b = x.reshape(len(x), -1), y.reshape(len(y), -1)
+    a, b = as_rows(x), as_rows(y)
     return squared_distances_by_differences(a, None if x is y else b), a @ b.mT

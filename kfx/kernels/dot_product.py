@@ -12,6 +12,7 @@ from kfx.kernels import options
 from kfx.kernels.base import Kernel
 from kfx.kernels.covariance import Pull
 from kfx.kernels.parameters import Bounds, Training
+from kfx.numerics.arrays import as_rows
 
 
 class DotProduct(Kernel):
@@ -26,14 +27,14 @@ class DotProduct(Kernel):
         """Return ∂κ/∂(x·x'), (n, n), and ∂κ/∂θ, (n, n), for each parameter θ, by name."""
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        a = x.reshape(len(x), -1)
-        return self._profile(a @ (a if y is None else y.reshape(len(y), -1)).mT)
+        a = as_rows(x)
+        return self._profile(a @ (a if y is None else as_rows(y)).mT)
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        return self._profile(x.reshape(len(x), -1).square().sum(dim=1))
+        return self._profile(as_rows(x).square().sum(dim=1))
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        points = x.reshape(len(x), -1)
+        points = as_rows(x)
         product = points @ points.mT
 
         def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:

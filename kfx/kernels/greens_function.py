@@ -13,7 +13,7 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.covariance import Pull
 from kfx.kernels.parameters import Bounds, Training, Value
 from kfx.numerics import elliptic
-from kfx.numerics.arrays import in_numpy
+from kfx.numerics.arrays import as_rows, in_numpy
 from kfx.outcomes import Event, NumericalError
 
 
@@ -71,7 +71,7 @@ class GreensFunction(Kernel):
             raise NumericalError(Event.NOT_POSITIVE_DEFINITE, f"its stiffness matrix: {error}") from error
 
     def _rows(self, x: torch.Tensor) -> np.ndarray:
-        scaled = in_numpy(x).reshape(len(x), -1).astype(np.float64) * self.intervals
+        scaled = as_rows(in_numpy(x)).astype(np.float64) * self.intervals
         rows = np.rint(scaled[:, :1]).astype(np.int64)
         tolerance = max(1e-3, 4 * torch.finfo(x.dtype).eps * self.intervals)
         if scaled.shape[1] != 1 or np.abs(scaled - rows).max(initial=0.0) > tolerance or not self._are_inner(rows):

@@ -241,12 +241,11 @@ class DistanceOption(ARDOption):
         return bool(config.dataset.is_own and getattr(self, self.length) is None and self.initial == "explicit")
 
     def settled(self, config: ConfigView) -> Settings:
-        if self.length_is_free() and (usual := config.dataset.usual_length()) is not None:
-            return {self.length: usual, "ard": False}
-        from_data = self.takes_length_from_points(config)
         changes = super().settled(config)
-        if getattr(self, self.length) is None:
-            changes[self.length] = 1.0
+        if self.length_is_free() and (usual := config.dataset.usual_length()) is not None:
+            return {**changes, self.length: usual, "ard": False}
+        from_data = self.takes_length_from_points(config)
+        changes |= {self.length: 1.0} if getattr(self, self.length) is None else {}
         if from_data:
             changes["initial"] = "median_distance"
         if self.ard is None:

@@ -49,8 +49,7 @@ class Space:
         """
         if self.logged is None:
             return to_parameters
-        inner = vector if self.is_log else _module(vector).where(self._mask(vector), vector, 1.0)
-        return to_parameters * inner
+        return to_parameters * (vector if self.is_log else _module(vector).where(self._mask(vector), vector, 1.0))
 
     def project(self, coordinates: Vector) -> Vector:
         """Return the point of the box nearest to coordinates (n,). NaN stays NaN."""

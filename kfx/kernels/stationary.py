@@ -20,7 +20,7 @@ from kfx.kernels import options, stationary_arrays, stationary_tensors
 from kfx.kernels.base import Kernel
 from kfx.kernels.covariance import OfOuterProducts, Pull, SmallPullback
 from kfx.kernels.parameters import Bounds, Training
-from kfx.numerics.arrays import A, Array, is_small
+from kfx.numerics.arrays import A, Array, as_rows, as_tensor, is_small
 from kfx.numerics.outer_products import OuterProducts
 
 Inner = Callable[[A], float]
@@ -80,10 +80,6 @@ def _compile_for(dtype: torch.dtype, device: torch.device) -> None:
         stationary_arrays.compile_for(dtype)
 
 
-def _rows(x: A) -> A:
-    return x.reshape(len(x), -1)
-
-
 class Stationary(Kernel, OfOuterProducts):
     """K(x, x') = κ(r²). A subclass gives κ and its derivatives; distances are computed once for each call."""
 
@@ -118,8 +114,8 @@ class Stationary(Kernel, OfOuterProducts):
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         if is_small(x) and (y is None or is_small(y)):
-            return torch.from_numpy(self._of_rows(_rows(x.numpy()), None if y is None else _rows(y.numpy()))[1])
-        gram = self._squared_distances(stationary_tensors, _rows(x), None if y is None else _rows(y))
+            return torch.from_numpy(self._of_rows(as_rows(x.numpy()), None if y is None else as_rows(y.numpy()))[1])
+        gram = self._squared_distances(stationary_tensors, as_rows(x), None if y is None else as_rows(y))
         for block in gram.view(-1).split(AT_A_TIME):  # temporaries as large as K would take three times its memory
             block.copy_(self._profile(stationary_tensors, block))
         if y is None:
@@ -139,8 +135,8 @@ class Stationary(Kernel, OfOuterProducts):
         """Return the function x ↦ K(x, y), (n, m), for many calls with a few points x, (n, …). y: (m, …)."""
         if type(self)._squared_distances is not Stationary._squared_distances:
             return lambda x: self.gram(x, y)
-        distances = stationary_arrays.squared_distances_to(_rows(y), self._unit())
-        return lambda x: self._profile(stationary_arrays, distances(_rows(x)))
+        distances = stationary_arrays.squared_distances_to(as_rows(y), self._unit())
+        return lambda x: self._profile(stationary_arrays, distances(as_rows(x)))
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
         variance = self._variance()
@@ -148,29 +144,21 @@ class Stationary(Kernel, OfOuterProducts):
         return x.new_full((1,), known).expand(len(x))
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        rows = _rows(x)
-        gram, pull_rows = self._pullback_by_arrays(rows) if is_small(rows) else self.pullback_of_rows(rows)
+        rows = as_rows(x)
+        by_arrays = is_small(rows)  # then NumPy computes in the same memory
+        gram, pull_rows = self.pullback_of_rows(rows.numpy() if by_arrays else rows)  # type: ignore[type-var]
 
         def pull(cotangent: torch.Tensor | OuterProducts, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
-            by_name, moved = pull_rows(cotangent, inputs)
-            return by_name, None if moved is None else moved.reshape(x.shape)
+            given = cotangent.numpy() if by_arrays and isinstance(cotangent, torch.Tensor) else cotangent
+            by_name, moved = pull_rows(given, inputs)
+            return by_name, None if moved is None else as_tensor(moved).reshape(x.shape)
 
-        return gram, pull
+        return as_tensor(gram), pull
 
     def small_pullback(self, x: torch.Tensor) -> SmallPullback | None:
         if type(self)._pullback is not Stationary._pullback or not is_small(x) or x.ndim < 2:
             return None
-        return self.pullback_of_rows(_rows(x.numpy()))
-
-    def _pullback_by_arrays(self, x: torch.Tensor) -> tuple[torch.Tensor, PullRows[torch.Tensor]]:
-        """Return `pullback_of_rows` of a tensor, computed by NumPy in the same memory."""
-        gram, pull_rows = self.pullback_of_rows(x.numpy())
-
-        def pull(cotangent: torch.Tensor | OuterProducts, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
-            by_name, moved = pull_rows(cotangent.numpy() if isinstance(cotangent, torch.Tensor) else cotangent, inputs)
-            return by_name, None if moved is None else torch.from_numpy(moved)
-
-        return torch.from_numpy(gram), pull
+        return self.pullback_of_rows(as_rows(x.numpy()))
 
     def pullback_of_rows(self, rows: A) -> tuple[A, PullRows[A]]:
         """Return K, (n, n), and its pullback, in NumPy or torch as the points are.
@@ -313,8 +301,9 @@ class Laplace(Kernel):
         super().__init__({"sigma": sigma}, **training)
 
     def _distances(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        a = x.reshape(len(x), -1)
-        return torch.cdist(a, a if y is None else y.reshape(len(y), -1), p=1.0)
+        few_digits = x.itemsize < 4  # torch has no such distances of them
+        a, b = (as_rows(each.float() if few_digits else each) for each in (x, x if y is None else y))
+        return torch.cdist(a, b, p=1.0).to(x.dtype)
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         return stationary_tensors.exp(self._distances(x, y).div_(-self._scalar("sigma")))
@@ -332,6 +321,6 @@ class Laplace(Kernel):
             if not inputs:
                 return by_name, None
             signs = stationary_arrays.sums_of_signs if x.is_cpu else stationary_tensors.sums_of_signs
-            return by_name, (2 * signs(weights, x.reshape(len(x), -1).to(weights))).reshape(x.shape)
+            return by_name, (2 * signs(weights, as_rows(x).to(weights))).reshape(x.shape)
 
         return gram, pull

@@ -45,7 +45,7 @@ def centre(x: A, y: A, unit: float | torch.Tensor) -> A:
     """Return a row by which to shift x, (n, features), and y, (m, features), which keeps distances and reduces
     cancellation: the first of x, or that of y if the two are far apart."""
     if not len(x) or not len(y):
-        return x[:1]
+        return x[:1] if len(x) else y[:1]
     between = x[0] - y[0]
     return x[:1] if between @ between <= _TAKEN[x.itemsize] * unit / 4 else y[:1]
 

@@ -26,6 +26,7 @@ def as_tensor(x: ArrayLike | torch.Tensor, *, dtype: torch.dtype | None = None) 
     """
     if not isinstance(x, torch.Tensor):
         array = np.asarray(x)
+        array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
         x = torch.from_numpy(np.ascontiguousarray(array) if array.flags.writeable else array.copy())
     if x.dtype.is_complex:
         raise ValueError(f"got complex numbers ({x.dtype}); expected real ones: pass the real part")
@@ -129,6 +130,11 @@ def is_finite(vector: Vector) -> bool:
     if isinstance(vector, torch.Tensor):
         return bool(torch.isfinite(vector).all())
     return all(map(math.isfinite, vector.tolist()))  # faster than NumPy for a short vector
+
+
+def as_rows(x: A) -> A:
+    """Return points, (n, …), as vectors, (n, features); n may be 0."""
+    return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
 def are_finite(x: torch.Tensor) -> bool:

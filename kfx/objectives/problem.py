@@ -8,10 +8,11 @@ from functools import cached_property
 
 import torch
 
-from kfx.numerics.arrays import Array, as_tensor, in_kind
+from kfx.numerics.arrays import Array, are_finite, as_tensor, in_kind
 from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper
 from kfx.numerics.regularization import Regularization, as_regularization
 from kfx.numerics.weighting import WeightedRegularization
+from kfx.outcomes import Event, NumericalError
 
 Gram = Array | Factored
 """A Gram matrix, (N, N), as an array, or as a `Factored` that keeps its Cholesky factors for other uses."""
@@ -99,7 +100,7 @@ def pose(gram: Gram, y: Array, sample_size: int, regularization: float | Regular
 
     gram: Θ, (N, N), the sample's points first. y: (N,) or (N, outputs). sample_size: N_c, 1 ≤ N_c < N.
     regularization: λ; a plain number is absolute. Raises ValueError where shapes do not match, or Θ is not real and
-    symmetric.
+    symmetric, NumericalError for a target that is not finite.
     """
     factored = gram if isinstance(gram, Factored) else Factored(_checked(gram))
     theta = factored.gram
@@ -109,6 +110,8 @@ def pose(gram: Gram, y: Array, sample_size: int, regularization: float | Regular
         targets = targets.to(theta.device)
     require_sizes(theta.shape, targets.shape, sample_size)
     targets = targets if targets.ndim == 2 else targets.reshape(len(theta), -1)
+    if not are_finite(targets):
+        raise NumericalError(Event.DIVERGED, "a target is not a finite number")
     return Problem(factored, targets, sample_size, as_regularization(regularization), gram)
 
 

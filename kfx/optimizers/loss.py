@@ -177,8 +177,7 @@ class Loss:
                 raise NumericalError(Event.DIVERGED, "a parameter is not finite")
             self.kernel_evaluations += 1
             started = time.perf_counter()
-            # The usual step, ρ with its gradient on up to 256 points of a kernel of distances, in NumPy alone:
-            # `_general` has equal results and takes up to 1.7 times as long
+            # The usual step in NumPy alone; `_general` has equal results and takes up to 1.7 times as long
             is_plain = gradient and self.objective.is_rho_by_cholesky and not batch.orders and self.weights is None
             small = kernel.small_pullback(x) if is_plain and isinstance(kernel, OfOuterProducts) else None
             if small is not None:

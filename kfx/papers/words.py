@@ -242,7 +242,7 @@ def evidence(tested: Tested) -> list[str]:
     backticks."""
     lines = [f"“{tested.claim.quote}”"] if tested.claim.quote else []
     for command in dict.fromkeys(outcome.condition.measured_by for outcome in tested.outcomes):
-        own = [_outcome(each) for each in tested.outcomes if each.condition.measured_by == command]
+        own = dict.fromkeys(_outcome(each) for each in tested.outcomes if each.condition.measured_by == command)
         lines.append(f"`{command}`: {'; '.join(own)}")
     if not tested.outcomes and tested.claim.command:
         lines.append(f"`{tested.claim.command}`")

@@ -274,10 +274,14 @@ def _refuse_mixtures(row: Document, keys: Sequence[str], members: Sequence[Compa
 def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
     """Whether two runs agree in trace, evaluation and final parameters, times aside; and a line that says how closely.
 
-    NaN agrees only with NaN; names, events and the number of rows must be equal. tolerance: the largest relative
+    a: the recorded one; metrics that it has not, of a later version, do not count. NaN agrees only with NaN; names,
+    events and the number of rows must be equal. tolerance: the largest relative
     difference of two numbers that count as equal.
     """
-    tables = {"trace": (untimed(a.trace), untimed(b.trace)), "evaluation": (_shared_rows(a, b), _shared_rows(b, a))}
+    tables = {
+        "trace": (untimed(a.trace), untimed(b.trace)),
+        "evaluation": (_shared_rows(a, b), _shared_rows(b, a, of=a)),
+    }
     largest = 0.0
     for name, (first, second) in tables.items():
         if len(first) != len(second):
@@ -316,12 +320,12 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
     return True, f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
 
 
-def _shared_rows(run: Run, other: Run) -> pd.DataFrame:
-    """The evaluation, without the kernel that was not kept, and the metrics of single targets, where the other, of an
-    earlier version, has none."""
+def _shared_rows(run: Run, other: Run, *, of: Run | None = None) -> pd.DataFrame:
+    """The evaluation, without the kernel that was not kept where the other has none. of: the run whose metrics count;
+    None for all."""
     table = run.evaluation
-    if "mse.0" not in set(other.evaluation["metric"]):
-        table = table[~table["metric"].str.match(r"mse\.\d")].reset_index(drop=True)
+    if of is not None:
+        table = table[table["metric"].isin(of.evaluation["metric"])].reset_index(drop=True)
     if (other.evaluation["kernel"] == REJECTED).any():
         return table
     return table[table["kernel"] != REJECTED].reset_index(drop=True)

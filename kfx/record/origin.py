@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -78,7 +79,8 @@ def require_same_config(directory: Path, raw: DictConfig, metrics: Document, env
     version, data = str(environment.get("kfx", "of an unknown version")), environment.get("data_sha256", {})
     then = version, *sorted(set(environment.get("options_from", {}).values()))
     here = __version__, *sorted(set(sources(config).values()))
-    is_same = metrics.get("identity") == identity(raw, config, plugins, data=data, version=version)
+    of_config = partial(identity, raw, config, plugins, data=data, version=version)
+    is_same = metrics.get("identity") in (of_config(), of_config(in_folds=True))  # as its machine's memory had it
     is_edited = SEAL in metrics and not _holds_its_config(directory, metrics)
     if not is_same and (is_edited or then == here):
         raise ChangedError(f"{directory}: its config.yaml has changed since it ran; use the new one with kfx run")

@@ -100,17 +100,18 @@ def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
 
 @contextmanager
 def storing(path: object, what: str) -> Iterator[None]:
-    """StoreError if a file at the path cannot be written. what: the file, and what becomes of it, in words."""
+    """StoreError if a file at the path cannot be written. what: the file, and what the same command then does, in
+    words."""
     try:
         yield
     except OSError as error:
         if error.errno is None:
             raise
         when = "when there is room" if error.errno in NO_ROOM else "when this is mended"
-        raise StoreError(f"{path}: {what.format(why=error.strerror)}, and the same command goes on {when}") from error
+        raise StoreError(f"{path}: {what.format(why=error.strerror)} {when}") from error
 
 
-_TILE = "a tile cannot be written ({why}); what is finished stays"
+_TILE = "a tile cannot be written ({why}); what is finished stays, and the same command goes on"
 
 
 @contextmanager
@@ -119,7 +120,7 @@ def _told(
 ) -> Iterator[Callable[[TileTask], None]]:
     """Show how many tiles are done, how fast, and how long the rest takes; at the end add a row to the store's
     `history.csv`."""
-    require_room(Path(work.folder), work.bytes_to_come(), "the tiles to come")
+    require_room(Path(work.folder), work.bytes_to_come(), "the tiles to come", "; what is finished stays")
     total = work.total()
     done, did, to_do = total - len(left), 0.0, sum(map(work.cost, left))
     started = time.monotonic()
@@ -143,11 +144,11 @@ def _told(
                 history.close()
 
 
-def require_room(folder: Path, wanted: int, what: str) -> None:
-    """StoreError unless the folder's disk has room for so many bytes."""
+def require_room(folder: Path, wanted: int, what: str, also: str = "") -> None:
+    """StoreError unless the folder's disk has room for so many bytes. also: the end of the message."""
     free = shutil.disk_usage(folder).free
     if wanted > free:
         raise StoreError(
             f"{folder}: {what} need {in_bytes(wanted)}, and {in_bytes(free)} are free there; "
-            "take another disk, fewer points or centres, or device.dtype=float32; what is finished stays"
+            f"take another disk, fewer points, or device.dtype=float32{also}"
         )

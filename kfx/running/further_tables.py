@@ -66,7 +66,9 @@ def _remark_forecasts(context: RunContext, rows: Sequence[TableRow]) -> None:
     for row in rows:
         if row["kernel"] == "trained" and row["metric"] in found:
             found[row["metric"]].append(row["value"])
-    own, last = (min(values, default=math.nan) for values in found.values())  # the best of several λ and N_I
+    own, last = (
+        min(filter(math.isfinite, values), default=math.nan) for values in found.values()
+    )  # the best λ and N_I
     if own >= 0.999 * last:
         text = f"nrmse {number(own)} of forecasts is no better than that of the last known value, {number(last)}"
         context.notes.remark(Event.NO_BETTER_THAN_CONSTANT, text)

@@ -44,7 +44,7 @@ def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
     with Steps("gram", sum(-(-len(rows) // block) for rows in wanted.values())) as steps:
         for name, rows in wanted.items():
             path = folder / name
-            with storing(path, "cannot be written ({why})"), whole_path(path) as partial:
+            with storing(path, "cannot be written ({why}); give the command again"), whole_path(path) as partial:
                 _fill(kernel, rows, x_train, partial, block, steps)
             paths.append(path)
     return paths

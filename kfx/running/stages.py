@@ -99,8 +99,7 @@ def keep_freed_memory() -> None:
 
 
 def check_precision(config: Config, machine: Machine, keep: Callable[[Document], None] = lambda report: None) -> None:
-    """Measure the precision of the arithmetic; with `strict`, refuse a machine that delivers too little. keep: takes
-    the report."""
+    """Measure the precision of the arithmetic, and `keep` the report; with `strict`, refuse one that is too low."""
     frameworks = ("torch", "jax") if config.kernel.uses_jax else ("torch",)
     verdicts = precision.of_this_process(frameworks, repr(machine.switches))
     keep(precision.report(verdicts, machine.switches))
