@@ -35,7 +35,7 @@ from kfx.optimizers.loss import Loss
 from kfx.record.journal import PartFits, PartJournal
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory
-from kfx.sampling.samplers import FixedSampler
+from kfx.sampling.samplers import Sampler
 
 SIGMA, NUGGET, STEP = 2.0, 1e-3, 0.1
 
@@ -44,7 +44,7 @@ def flow(layers, batch_size, size):
     regularization = Regularization(NUGGET, "absolute")
     settings = FlowSettings(Interpolation(None, regularization))
     loss = partial(Loss, rho, regularization)
-    return EulerFlow(loss, FixedSampler(batch_size), layers, settings, rule=StepRule("relative", size))
+    return EulerFlow(loss, Sampler(batch_size), layers, settings, rule=StepRule("relative", size))
 
 
 def fitted(folder, kernel, data, layers, batch_size, size):

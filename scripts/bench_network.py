@@ -32,7 +32,7 @@ from kfx.record.journal import PartFits
 from kfx.record.reading import load_run
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory
-from kfx.sampling.samplers import FixedSampler
+from kfx.sampling.samplers import Sampler
 
 RATE, REGULARIZATION, POINTS = 1e-3, 1e-4, 4000
 
@@ -64,7 +64,7 @@ def kfx_loop(module, x, y, batch_size, iterations, streams, directory):
     """The same with kfx's optimizer and record."""
     optimizer = GradientDescent(
         partial(Loss, rho, Regularization(REGULARIZATION, "absolute")),
-        FixedSampler(batch_size),
+        Sampler(batch_size),
         Adam(RATE, 0.9, 0.999, 1e-8),
         iterations=iterations,
         space="raw",
@@ -110,7 +110,7 @@ def main() -> None:
             ):  # interleaved, so that noise falls on all alike; the first warms
                 where = Path(folder) / f"{size}-{repeat}"
                 mine, ours = kfx_loop(network(device), x, y, size, arguments.iterations, Streams(0), where)
-                sampler = FixedSampler(size)
+                sampler = Sampler(size)
                 sampler.start(x, y)
                 drawn = Streams(0)["batches"]
                 its, theirs = plain_loop(network(device), x, y, size, arguments.iterations, drawn, sampler)

@@ -31,7 +31,7 @@ from kfx.optimizers.loss import Evaluation, Loss
 from kfx.record.journal import PartFits
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory
-from kfx.sampling.samplers import FixedSampler
+from kfx.sampling.samplers import Sampler
 
 LEARNING_RATE, MOMENTUM, REGULARIZATION, SIGMA = 0.1, 0.9, 1e-3, 4.0
 FEATURES, POINTS = 13, 1000
@@ -74,7 +74,7 @@ def kfx_loop(x, y, batch_size, iterations, streams, directory):
     kernel = RBF(SIGMA)
     optimizer = GradientDescent(
         partial(Loss, rho, Regularization(REGULARIZATION, "absolute")),
-        FixedSampler(batch_size),
+        Sampler(batch_size),
         Nesterov(LEARNING_RATE, MOMENTUM),
         iterations=iterations,
         space="raw",

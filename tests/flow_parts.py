@@ -18,7 +18,7 @@ from kfx.flows.vector_field import (
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import rho
 from kfx.optimizers.loss import Loss
-from kfx.sampling.samplers import FixedSampler
+from kfx.sampling.samplers import Sampler
 from tests.records import MemoryRecord
 
 NUGGET = Regularization(1e-4, "absolute")
@@ -46,15 +46,13 @@ def settings(**changes):
 def euler(iterations=12, batch=None, objective=rho, rule=None, test_step="train", over="batch", **changes):
     loss = partial(Loss, objective, NUGGET)
     rule = rule or StepRule("absolute", 0.05)
-    return EulerFlow(
-        loss, FixedSampler(batch), iterations, settings(**changes), rule=rule, test_step=test_step, over=over
-    )
+    return EulerFlow(loss, Sampler(batch), iterations, settings(**changes), rule=rule, test_step=test_step, over=over)
 
 
 def runge_kutta(iterations=4, batch=30, method="RK45", **changes):
     loss = partial(Loss, rho, NUGGET)
     options = {"rtol": 1e-3, "atol": 1e-6, "max_evaluations": 2000}
-    return RungeKuttaFlow(loss, FixedSampler(batch), iterations, settings(**changes), method=method, **options)
+    return RungeKuttaFlow(loss, Sampler(batch), iterations, settings(**changes), method=method, **options)
 
 
 # ---- the field

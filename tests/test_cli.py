@@ -220,17 +220,17 @@ def test_a_failed_run_says_why(kfx, in_folder, monkeypatch):
 
 
 def test_interruption_keeps_the_record(kfx, monkeypatch):
-    from kfx.sampling.samplers import FixedSampler
+    from kfx.sampling.samplers import Sampler
 
     calls = iter(range(100))
-    draw_batch = FixedSampler.draw
+    draw_batch = Sampler.draw
 
     def interrupted(self, rng, iteration):
         if next(calls) == 4:
             raise KeyboardInterrupt
         return draw_batch(self, rng, iteration)
 
-    monkeypatch.setattr(FixedSampler, "draw", interrupted)
+    monkeypatch.setattr(Sampler, "draw", interrupted)
     code, _, err = kfx("run", *SMALL, "hydra.run.dir=r")
     assert code == 130
     assert "interrupted" in err
@@ -241,9 +241,9 @@ def test_interruption_keeps_the_record(kfx, monkeypatch):
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_seconds_of_a_resumed_run_are_those_of_all_its_processes(kfx, monkeypatch, killed):
-    from kfx.sampling.samplers import FixedSampler
+    from kfx.sampling.samplers import Sampler
 
-    calls, draw_batch = iter(range(100)), FixedSampler.draw
+    calls, draw_batch = iter(range(100)), Sampler.draw
 
     def slow(self, rng, iteration):
         time.sleep(0.25)
@@ -251,14 +251,14 @@ def test_seconds_of_a_resumed_run_are_those_of_all_its_processes(kfx, monkeypatc
             raise KeyboardInterrupt
         return draw_batch(self, rng, iteration)
 
-    monkeypatch.setattr(FixedSampler, "draw", slow)
+    monkeypatch.setattr(Sampler, "draw", slow)
     assert kfx("run", *SMALL, "checkpoint.iterations=1", "hydra.run.dir=r")[0] == 130
     before = load_run("r").metrics
     assert before["timing"]["fit_seconds"] > 1
     if killed:  # it had no time to write them
         path = Path("r/metrics.json")
         path.write_text(json.dumps({k: v for k, v in before.items() if k not in ("timing", "memory", "reason")}))
-    monkeypatch.setattr(FixedSampler, "draw", draw_batch)
+    monkeypatch.setattr(Sampler, "draw", draw_batch)
     assert kfx("resume", "r")[0] == 0
     run = load_run("r")
     assert run.metrics["timing"]["fit_seconds"] >= run.trace["seconds"].iloc[-1] > 1
@@ -268,7 +268,7 @@ def test_seconds_of_a_resumed_run_are_those_of_all_its_processes(kfx, monkeypatc
 @pytest.mark.slow
 def test_a_signal_that_a_library_turns_into_its_own_error_is_an_interruption(kfx, monkeypatch):
     """As NumPy's savez, whose archive refuses to close amid a write, with a ValueError."""
-    from kfx.sampling.samplers import FixedSampler
+    from kfx.sampling.samplers import Sampler
 
     def stopped(self, rng, iteration):
         try:
@@ -277,7 +277,7 @@ def test_a_signal_that_a_library_turns_into_its_own_error_is_an_interruption(kfx
         finally:
             raise ValueError("an open writing handle")
 
-    monkeypatch.setattr(FixedSampler, "draw", stopped)
+    monkeypatch.setattr(Sampler, "draw", stopped)
     code, _, _ = kfx("run", *SMALL, "hydra.run.dir=r")
     assert code == 143
     assert load_run("r").metrics["status"] == "interrupted"

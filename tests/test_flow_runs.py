@@ -27,7 +27,7 @@ from kfx.optimizers.gradient import Nesterov
 from kfx.optimizers.loss import Loss
 from kfx.outcomes import CheckpointError
 from kfx.plots.flow import in_plane, limits
-from kfx.sampling.samplers import FixedSampler
+from kfx.sampling.samplers import Sampler
 from tests.flow_parts import NUGGET, Memory, euler, runge_kutta, spirals
 
 
@@ -240,12 +240,12 @@ def test_a_hybrids_nesterov_is_equation_2_4(tmp_path):
     x, y, along = (torch.as_tensor(a) for a in (data.x_train, data.y_train, data.x_test))
     make = partial(Loss, rho, NUGGET)
     rate, beta, layers = 0.05, 0.9, 5
-    common = (make, FixedSampler(None), layers, FlowSettings(Interpolation(None, NUGGET)))
+    common = (make, Sampler(None), layers, FlowSettings(Interpolation(None, NUGGET)))
     still = StepRule("constant", 1e-200)
     flow = HybridFlow(*common, rule=still, parameters=Nesterov(rate, beta), space="raw")
     record = Memory(tmp_path)
     fitted = flow.fit(RBF(1.0), (x, y, along), Streams(0), record)
-    loss, batches, sampler = make(RBF(1.0), x, y), Streams(0)["batches"], FixedSampler(None).start(x, y)
+    loss, batches, sampler = make(RBF(1.0), x, y), Streams(0)["batches"], Sampler(None).start(x, y)
     theta, z = np.array([1.0]), np.zeros(1)
     for layer in range(layers):
         ahead = theta - rate * beta * z

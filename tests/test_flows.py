@@ -28,7 +28,7 @@ from kfx.objectives import interpolation_error, rho
 from kfx.optimizers.gradient import Nesterov
 from kfx.optimizers.loss import Loss
 from kfx.outcomes import ConfigError, Event, NumericalError
-from kfx.sampling.samplers import Batch, FixedSampler
+from kfx.sampling.samplers import Batch, Sampler
 from tests.flow_parts import NUGGET, Memory, bumps, euler, runge_kutta, settings, spirals
 
 
@@ -92,7 +92,7 @@ def test_the_interpolated_field_takes_its_values_at_the_batch():
 def test_an_averaged_flow_follows_the_mean_over_samples(tmp_path):
     """Owhadi & Yoo 2019, eq. 7.6, with three samples π in place of the expectation."""
     x, y, _ = spirals()
-    kernel, sampler = RBF(1.4), FixedSampler(30, samples=3)
+    kernel, sampler = RBF(1.4), Sampler(30, samples=3)
     sampler.start(x, y)
     batch, loss = sampler.draw(np.random.default_rng(0), 0), Loss(rho, NUGGET, kernel, x, y)
     mean = loss.at(kernel, *batch.of(x, y), batch, points=True)
@@ -106,7 +106,7 @@ def test_an_averaged_flow_follows_the_mean_over_samples(tmp_path):
     torch.testing.assert_close(mean.to_points, torch.stack([slope for _, slope in each]).mean(dim=0))
     rows = Memory(tmp_path)
     averaged = EulerFlow(
-        partial(Loss, rho, NUGGET), FixedSampler(30, samples=3), 1, settings(), rule=StepRule("constant", 0.05)
+        partial(Loss, rho, NUGGET), Sampler(30, samples=3), 1, settings(), rule=StepRule("constant", 0.05)
     )
     averaged.fit(kernel, (x, y, x), Streams(0), rows)
     sampler.start(x, y)
@@ -259,7 +259,7 @@ def test_save_load_and_resume(kind, tmp_path):
             return runge_kutta(5, 20, record_layers=True)
         if kind == "euler":
             return euler(9, 20, record_layers=True, remove_merged=1e-3)
-        common = (partial(Loss, rho, NUGGET), FixedSampler(20), 9, settings(record_layers=True))
+        common = (partial(Loss, rho, NUGGET), Sampler(20), 9, settings(record_layers=True))
         return HybridFlow(*common, rule=StepRule(), parameters=Nesterov(0.05, 0.9), space="raw")
 
     rows = Memory(tmp_path)

@@ -22,7 +22,7 @@ from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.optimizers.schedules import Exponential, Milestones, Plateau
 from kfx.outcomes import Event, NumericalError
-from kfx.sampling.samplers import FixedSampler
+from kfx.sampling.samplers import Sampler
 from tests.fits import Rows, bumps, points
 from tests.words import SMALL
 
@@ -30,14 +30,14 @@ from tests.words import SMALL
 def descent(rule, objective=rho, **changes):
     settings = {"iterations": 60, "space": "log", "final": "last", "final_window": 5, "max_reinitializations": 2}
     loss = partial(Loss, objective, Regularization(1e-6, "centered"))
-    return GradientDescent(loss, FixedSampler(30, 0.5), rule, **{**settings, **changes})
+    return GradientDescent(loss, Sampler(30, 0.5), rule, **{**settings, **changes})
 
 
 def mean_rho(kernel, batches=20):
     """ρ of a kernel over fixed batches."""
     x, y = bumps()
     loss = Loss(rho, Regularization(1e-6, "centered"), kernel, x, y)
-    stream, sampler = Streams(99)["batches"], FixedSampler(30, 0.5).start(x, y)
+    stream, sampler = Streams(99)["batches"], Sampler(30, 0.5).start(x, y)
     return np.mean([loss(kernel.flat, sampler.draw(stream), False).rho for _ in range(batches)])
 
 
@@ -60,9 +60,9 @@ def test_lbfgs_ends_where_scipys_does(start, bounds):
     objective = partial(Loss, nll, Regularization(1e-4, "centered"))
     rows = Rows()
     settings = {"iterations": 200, "space": "log", "memory": 10, "tolerance": 1e-12}
-    fitted = LBFGS(objective, FixedSampler(60, 0.5), **settings).fit(kernel, (x, y), Streams(0), rows)
+    fitted = LBFGS(objective, Sampler(60, 0.5), **settings).fit(kernel, (x, y), Streams(0), rows)
     loss, space = objective(kernel, x, y), Space("log", kernel.bounds)
-    batch = FixedSampler(60, 0.5).start(x, y).draw(Streams(0)["batches"])
+    batch = Sampler(60, 0.5).start(x, y).draw(Streams(0)["batches"])
 
     def value_and_slope(at):
         found = loss(space.to_parameters(at), batch)
@@ -79,7 +79,7 @@ def test_lbfgs_ends_where_scipys_does(start, bounds):
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 def test_lbfgs_shortens_a_step_that_fails(scale):
     """Of a function that cannot be evaluated beyond 3, from -10 with a minimum at 2.9, in any unit."""
-    fit = LBFGS(None, FixedSampler(2, 0.5), iterations=50, space="raw", memory=5, tolerance=1e-14)
+    fit = LBFGS(None, Sampler(2, 0.5), iterations=50, space="raw", memory=5, tolerance=1e-14)
     kernel = RBF(1.0)
     fit.start(FitSetup(kernel, None, None, None, None, None, None))
     fit.position = np.array([-10.0])
@@ -199,7 +199,7 @@ def test_grid_search_goes_over_the_grid_on_each_batch():
     x, y = bumps()
     grid = GridSearch(
         partial(Loss, rho, Regularization(1e-6, "centered")),
-        FixedSampler(30),
+        Sampler(30),
         iterations=25,
         parameter="sigma",
         bounds=(0.1, 10.0),
@@ -223,7 +223,7 @@ def test_a_point_of_a_grid_that_fails_is_not_judged_by_the_batches_on_which_it_w
     values = [(0.1 if batch == lucky else failure, 0.5, 0.6)[point] for batch in range(5) for point in range(3)]
     settings = {"parameter": "sigma", "bounds": (0.1, 10.0), "points": 3, "space": "log", "gradient": False}
     loss = partial(Loss, scripted(values), Regularization(1e-6, "centered"))
-    best = GridSearch(loss, FixedSampler(30), iterations=15, **settings).fit(RBF(1.0), bumps(), Streams(0), Rows())
+    best = GridSearch(loss, Sampler(30), iterations=15, **settings).fit(RBF(1.0), bumps(), Streams(0), Rows())
     assert best.parameters["sigma"] == pytest.approx(1.0)
 
 
@@ -231,7 +231,7 @@ def test_failures_on_a_batch_that_not_all_points_of_a_grid_see_do_not_count():
     failure = NumericalError(Event.NOT_POSITIVE_DEFINITE, "scripted")
     settings = {"parameter": "sigma", "bounds": (0.1, 10.0), "points": 3, "space": "log", "gradient": False}
     loss = partial(Loss, scripted([0.1, 0.5, 0.9, failure, failure]), Regularization(1e-6, "centered"))
-    best = GridSearch(loss, FixedSampler(30), iterations=5, **settings).fit(RBF(1.0), bumps(), Streams(0), Rows())
+    best = GridSearch(loss, Sampler(30), iterations=5, **settings).fit(RBF(1.0), bumps(), Streams(0), Rows())
     assert best.parameters["sigma"] == pytest.approx(0.1)
 
 
@@ -245,7 +245,7 @@ def test_lengths_are_found_again_in_a_draw():
     for objective in (nll, rho):
         optimizer = GradientDescent(
             partial(Loss, objective, Regularization(1e-6, "absolute")),
-            FixedSampler(100),
+            Sampler(100),
             Adam(0.05, 0.9, 0.999, 1e-8),
             iterations=120,
             space="log",
@@ -286,7 +286,7 @@ def test_a_resumed_fit_has_the_streams_of_one_that_goes_on(iteration):
     def fit(rows):
         streams = Streams(0)
         loss = partial(Loss, rho, Regularization())
-        fitted = Drawn(loss, FixedSampler(20), 9).fit(RBF(1.0), bumps(), streams, rows)
+        fitted = Drawn(loss, Sampler(20), 9).fit(RBF(1.0), bumps(), streams, rows)
         return fitted.flat, [row[1].vector for row in rows], streams.state()
 
     whole = Rows()

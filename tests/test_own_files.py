@@ -888,11 +888,11 @@ def test_a_record_finds_its_file_from_anywhere_and_knows_it_by_its_content(kfx, 
 @pytest.mark.slow
 def test_a_run_goes_on_where_its_file_lies_now(in_folder, monkeypatch):
     import kfx as package
-    from kfx.sampling.samplers import FixedSampler
+    from kfx.sampling.samplers import Sampler
 
     iris()
     words = ["dataset=table", "dataset.target=species", *FEW, "checkpoint.iterations=1", "hydra.run.dir=r"]
-    calls, usual = [], FixedSampler.draw
+    calls, usual = [], Sampler.draw
 
     def interrupt(*given):
         calls.append(1)
@@ -900,7 +900,7 @@ def test_a_run_goes_on_where_its_file_lies_now(in_folder, monkeypatch):
             raise KeyboardInterrupt
         return usual(*given)
 
-    monkeypatch.setattr(FixedSampler, "draw", interrupt)
+    monkeypatch.setattr(Sampler, "draw", interrupt)
     with pytest.raises(KeyboardInterrupt):
         package.run([*words, "dataset.path=iris.csv"], progress=False)
     (in_folder / "elsewhere").mkdir()

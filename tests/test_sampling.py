@@ -16,9 +16,9 @@ from kfx.sampling.samplers import (
     Batch,
     DynamicSampler,
     EpochSampler,
-    FixedSampler,
     LinearSampler,
     Neighbourhood,
+    Sampler,
     sample_size,
     viewed,
 )
@@ -26,13 +26,13 @@ from tests.fits import bumps, points
 
 
 def test_batches_lead_with_their_sample_and_follow_the_seed():
-    sampler = FixedSampler(10, 0.3).start(*points(50))
+    sampler = Sampler(10, 0.3).start(*points(50))
     batch = sampler.draw(Streams(3)["batches"])
     assert batch.sample_size == 3
     assert len(set(batch.indices)) == 10
     np.testing.assert_array_equal(batch.indices, sampler.draw(Streams(3)["batches"]).indices)
     assert not np.array_equal(batch.indices, sampler.draw(Streams(4)["batches"]).indices)
-    assert FixedSampler(None, 0.5).start(*points(7)).draw(Streams(0)["batches"]).indices.shape == (7,)
+    assert Sampler(None, 0.5).start(*points(7)).draw(Streams(0)["batches"]).indices.shape == (7,)
     assert [sample_size(2, 0.01), sample_size(2, 0.99), sample_size(600, 0.5)] == [1, 1, 300]
 
 
@@ -64,11 +64,11 @@ def test_views_move_and_mirror_images():
     expected[:, 1:, :3] = x[0, :, :3, 2:]
     np.testing.assert_array_equal(made[0], expected)
     np.testing.assert_array_equal(made[1], x[1].flip(2))
-    sampler = FixedSampler(30, augment=["crop", "flip"], padding=2)
+    sampler = Sampler(30, augment=["crop", "flip"], padding=2)
     batch = sampler.start(x.repeat(20, 1, 1, 1), torch.zeros(40, 1)).draw(np.random.default_rng(0))
     assert set(batch.views[:, 0]) == set(batch.views[:, 1]) == {-2, -1, 0, 1, 2}
     assert set(batch.views[:, 2]) == {0, 1}
-    plain = FixedSampler(30).start(x.repeat(20, 1, 1, 1), torch.zeros(40, 1)).draw(np.random.default_rng(0))
+    plain = Sampler(30).start(x.repeat(20, 1, 1, 1), torch.zeros(40, 1)).draw(np.random.default_rng(0))
     np.testing.assert_array_equal(plain.indices, batch.indices)
     assert plain.views is None
 
@@ -142,7 +142,7 @@ def test_a_dynamic_run_shows_its_sample(kfx):
 def test_stratified_batches_and_samples_hold_the_classes_in_proportion():
     x, y = points(300, classes=3)
     share = y.mean(dim=0).numpy()
-    sampler = FixedSampler(60, 0.4, "stratified", samples=3).start(x, y)
+    sampler = Sampler(60, 0.4, "stratified", samples=3).start(x, y)
     batch = sampler.draw(np.random.default_rng(0))
     assert len(set(batch.indices)) == 60
     for order in (np.arange(60), *batch.orders):
@@ -155,7 +155,7 @@ def test_stratified_batches_and_samples_hold_the_classes_in_proportion():
 
 def test_neighbours_follow_the_lengths_of_the_kernel():
     x = torch.as_tensor(np.random.default_rng(0).normal(size=(200, 2)))
-    sampler = FixedSampler(12, 0.5, "neighbourhood").start(x, x[:, :1])
+    sampler = Sampler(12, 0.5, "neighbourhood").start(x, x[:, :1])
     lengths = np.array([0.1, 10.0])
     sampler.follow(lengths)
     batch = sampler.draw(np.random.default_rng(5))
@@ -202,7 +202,7 @@ def test_one_far_point_and_copies_leave_the_neighbours_of_the_others(far, dtype)
 
 def test_a_neighbourhood_is_a_point_and_those_nearest_to_it():
     x, y = points(80)
-    batch = FixedSampler(12, 0.5, "neighbourhood").start(x, y).draw(np.random.default_rng(5))
+    batch = Sampler(12, 0.5, "neighbourhood").start(x, y).draw(np.random.default_rng(5))
     centre = int(np.random.default_rng(5).integers(80))
     nearest = np.argsort(np.linalg.norm(x.numpy() - x[centre].numpy(), axis=1))[:12]
     assert set(batch.indices) == set(nearest)
@@ -213,7 +213,7 @@ def test_a_neighbourhood_is_a_point_and_those_nearest_to_it():
 def test_the_mean_over_samples_is_that_of_the_samples(objective):
     x, y = bumps()
     loss = Loss(objective, Regularization(1e-4, "centered"), RBF(0.7), x, y)
-    batch = FixedSampler(30, 0.5, samples=4).start(x, y).draw(np.random.default_rng(0))
+    batch = Sampler(30, 0.5, samples=4).start(x, y).draw(np.random.default_rng(0))
     assert len(batch.orders) == 3
     found = loss(np.array([0.7]), batch)
     each = [loss(np.array([0.7]), Batch(batch.indices[o], 15)) for o in (np.arange(30), *batch.orders)]

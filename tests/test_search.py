@@ -21,7 +21,7 @@ from kfx.optimizers.loop import FitSetup
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import ConfigError, Event, NumericalError
 from kfx.record.columns import untimed
-from kfx.sampling.samplers import FixedSampler
+from kfx.sampling.samplers import Sampler
 from tests.records import MemoryRecord
 from tests.slow import slow_after
 
@@ -41,7 +41,7 @@ def table(n=40):
 @pytest.mark.parametrize(("scheme", "tolerance", "per_parameter"), [("forward", 2e-3, 1), ("central", 1e-6, 2)])
 def test_differences_against_the_exact_gradient(scheme, tolerance, per_parameter):
     kernel, regularization = RationalQuadratic(0.7, 1.2), Regularization(1e-2, "centered")
-    batch = FixedSampler(30, 0.5).start(*table()).draw(Streams(0)["batches"])
+    batch = Sampler(30, 0.5).start(*table()).draw(Streams(0)["batches"])
     exact = Loss(rho, regularization, kernel, *table())(kernel.flat, batch)
     loss = DifferencedLoss(1e-4, scheme, rho, regularization, kernel, *table())
     found = loss(kernel.flat, batch)
@@ -55,7 +55,7 @@ def test_differences_against_the_exact_gradient(scheme, tolerance, per_parameter
 def test_differences_at_an_upper_bound_look_back(scheme, high):
     kernel = RBF(0.25, bounds={"sigma": (0.2, high)})
     at = Space("log", kernel.bounds).to_parameters(np.log(np.array([high])))  # up to round-off
-    batch = FixedSampler(30, 0.5).start(*table()).draw(Streams(0)["batches"])
+    batch = Sampler(30, 0.5).start(*table()).draw(Streams(0)["batches"])
     exact, differences = (
         loss(rho, Regularization(1e-2, "centered"), kernel, *table())(at, batch).gradient
         for loss in (Loss, partial(DifferencedLoss, 1e-4, scheme))
@@ -64,7 +64,7 @@ def test_differences_at_an_upper_bound_look_back(scheme, high):
 
 
 def test_a_step_that_is_lost_in_round_off_is_refused():
-    batch = FixedSampler(30, 0.5).start(*table()).draw(Streams(0)["batches"])
+    batch = Sampler(30, 0.5).start(*table()).draw(Streams(0)["batches"])
     loss = DifferencedLoss(1e-14, "forward", rho, Regularization(), RBF(1000.0, bounds={"sigma": (1.0, 1e4)}), *table())
     with pytest.raises(ConfigError, match=r"optimizer\.step=1e-14: is lost in round-off beside sigma=1000"):
         loss(loss.kernel.flat, batch)
@@ -88,7 +88,7 @@ def test_a_failure_beside_the_point_is_a_failure():
         return rho(gram, y, n_c, regularization, cotangent)
 
     loss = DifferencedLoss(1e-4, "forward", objective, Regularization(), RBF(), *table())
-    found = loss(np.array([1.0]), FixedSampler(30, 0.5).start(*table()).draw(Streams(0)["batches"]))
+    found = loss(np.array([1.0]), Sampler(30, 0.5).start(*table()).draw(Streams(0)["batches"]))
     assert found.failed
     assert np.isfinite(found.rho), "what was measured stays on record"
     assert found.gradient is None
@@ -131,7 +131,7 @@ def search(answer, kernel=None, is_ratio=True, **changes):
     }
     rows = Rows()
     optimizer = BayesianOptimization(
-        lambda kernel, x, y: Scripted(answer, is_ratio), FixedSampler(10, 0.5), **{**settings, **changes}
+        lambda kernel, x, y: Scripted(answer, is_ratio), Sampler(10, 0.5), **{**settings, **changes}
     )
     fitted = optimizer.fit(kernel or RationalQuadratic(), table(), Streams(0), rows)
     return fitted, rows
@@ -188,7 +188,7 @@ def test_a_search_goes_on_from_failures_as_if_it_had_never_stopped(stop):
         loss = Scripted(answer, is_ratio=False)
         loss.kernel_evaluations = 0 if state is None else stop
         optimizer = BayesianOptimization(
-            lambda kernel, x, y: loss, FixedSampler(10, 0.5), iterations=iterations, initial_points=3, **box
+            lambda kernel, x, y: loss, Sampler(10, 0.5), iterations=iterations, initial_points=3, **box
         )
         rng = Streams(0)["optimizer"]
         optimizer.start(FitSetup(RationalQuadratic(), *table(), table()[0], loss, rng, Path()))

@@ -20,7 +20,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.loss import Loss
-from kfx.sampling.samplers import FixedSampler
+from kfx.sampling.samplers import Sampler
 from tests.fits import Rows, points
 
 PLUGIN = Path(__file__).parent.parent / "scripts" / "sklearn_gpr.py"
@@ -72,7 +72,7 @@ def test_scikit_learns_regressor_comes_back_as_a_kernel(rival):
         ),
     }
     for ours, other in theirs.values():
-        optimizer = rival.SklearnGPR(partial(Loss, rho, Regularization()), FixedSampler(None), 100)
+        optimizer = rival.SklearnGPR(partial(Loss, rho, Regularization()), Sampler(None), 100)
         rows = Rows()
         fitted = optimizer.fit(ours, (x, y), Streams(0), rows)
         if isinstance(other, sk.Sum):
@@ -93,7 +93,7 @@ def test_scikit_learns_regressor_comes_back_as_a_kernel(rival):
 
 def test_a_fit_by_scikit_learn_that_had_ended_is_not_repeated(rival, monkeypatch):
     def fit(rows):
-        optimizer = rival.SklearnGPR(partial(Loss, rho, Regularization()), FixedSampler(20), 9)
+        optimizer = rival.SklearnGPR(partial(Loss, rho, Regularization()), Sampler(20), 9)
         return optimizer.fit(RBF(1.0), points(30), Streams(0), rows)
 
     rows = Rows()
@@ -112,6 +112,6 @@ def test_extreme_exponents_come_back_from_scikit_learn(rival):
     rng = np.random.default_rng(0)
     x = torch.as_tensor(rng.normal(size=(40, 2)) * 300)
     y = torch.as_tensor(rng.normal(size=(40, 1)))
-    optimizer = rival.SklearnGPR(partial(Loss, rho, Regularization()), FixedSampler(None), 5)
+    optimizer = rival.SklearnGPR(partial(Loss, rho, Regularization()), Sampler(None), 5)
     fitted = optimizer.fit(RationalQuadratic(100.0, 1e-3), (x, y), Streams(0), Rows())
     assert np.isfinite(fitted.gram(x).numpy()).all()

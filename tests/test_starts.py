@@ -22,7 +22,7 @@ from kfx.objectives import gcv, loo, nll, rho, rho_prediction
 from kfx.optimizers.gradient import Adam, GradientDescent
 from kfx.optimizers.loss import Loss
 from kfx.outcomes import ConfigError
-from kfx.sampling.samplers import FixedSampler
+from kfx.sampling.samplers import Sampler
 from tests.fits import Rows, bumps
 
 
@@ -34,7 +34,7 @@ def test_the_gradient_to_lambda_against_differences(objective, scale):
     x, y = bumps()
     kernel = Regularized(RBF(0.7) + Linear(0.3), Regularization(0.02, scale), trained=True)
     assert kernel.names[-1] == "regularization"
-    batch = FixedSampler(30, 0.5).start(x, y).draw(np.random.default_rng(0))
+    batch = Sampler(30, 0.5).start(x, y).draw(np.random.default_rng(0))
     loss = Loss(objective, Regularization(9.0), kernel, x, y)
     found = loss(kernel.flat, batch)
     for i, value in enumerate(kernel.flat):
@@ -53,7 +53,7 @@ def test_a_trained_lambda_finds_the_noise():
     start = Regularized(RBF(0.5), Regularization(1.0, "absolute"), trained=True)
     optimizer = GradientDescent(
         partial(Loss, nll, Regularization()),
-        FixedSampler(None),
+        Sampler(None),
         Adam(0.1, 0.9, 0.999, 1e-8),
         iterations=80,
         space="log",
@@ -93,9 +93,9 @@ def test_of_several_starts_the_best_goes_on():
     x, y = bumps()
     loss = partial(Loss, rho, Regularization(1e-6, "centered"))
     kernels = [RBF(20.0), RBF(0.7), RBF(0.01)]
-    means = mean_objectives(kernels, loss, FixedSampler(30), (x, y), np.random.default_rng(0))
+    means = mean_objectives(kernels, loss, Sampler(30), (x, y), np.random.default_rng(0))
     assert int(np.argmin(means)) == 1
-    sampler, rng = FixedSampler(30).start(x, y), np.random.default_rng(0)
+    sampler, rng = Sampler(30).start(x, y), np.random.default_rng(0)
     batches = [sampler.draw(rng) for _ in range(10)]
     expected = np.mean([loss(RBF(0.7), x, y)(np.array([0.7]), batch, False).rho for batch in batches])
     assert means[1] == pytest.approx(expected, rel=1e-12)

@@ -12,12 +12,12 @@ from kfx.files import Document, TableRow
 from kfx.kernels.base import Kernel
 from kfx.numerics.rho_law import effective_outputs, mean_and_deviation
 from kfx.optimizers.loss import Evaluation, Loss
-from kfx.sampling.samplers import Batch, FixedSampler
+from kfx.sampling.samplers import Batch, Sampler
 
 COLUMNS = ("kernel", "part", "batch", "rho", "objective")
 
 
-def drawn(sampler: FixedSampler, data: Sequence[torch.Tensor], rng: np.random.Generator, count: int) -> list[Batch]:
+def drawn(sampler: Sampler, data: Sequence[torch.Tensor], rng: np.random.Generator, count: int) -> list[Batch]:
     """Draw `count` batches of the data: x (n, …), y (n, outputs). rng: draws nothing but these batches."""
     sampler.start(*data)
     return [sampler.draw(rng) for _ in range(count)]
@@ -37,7 +37,7 @@ def on_the_same_batches(
 def mean_objectives(
     kernels: Sequence[Kernel],
     make_loss: Callable[..., Loss],
-    sampler: FixedSampler,
+    sampler: Sampler,
     data: Sequence[torch.Tensor],
     rng: np.random.Generator,
     count: int = 10,

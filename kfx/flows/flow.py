@@ -23,7 +23,7 @@ from kfx.optimizers.journal import State
 from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
-from kfx.sampling.samplers import Batch, FixedSampler
+from kfx.sampling.samplers import Batch, Sampler
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Flow(Optimizer):
     """The layer's column in the trace: its ε, or the number of its steps."""
 
     def __init__(
-        self, make_loss: Callable[..., Loss], sampler: FixedSampler, iterations: int, settings: FlowSettings
+        self, make_loss: Callable[..., Loss], sampler: Sampler, iterations: int, settings: FlowSettings
     ) -> None:
         super().__init__(make_loss, sampler, iterations)
         self.settings = settings

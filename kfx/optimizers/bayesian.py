@@ -15,7 +15,7 @@ from kfx.optimizers.journal import State
 from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
-from kfx.sampling.samplers import Batch, FixedSampler
+from kfx.sampling.samplers import Batch, Sampler
 
 
 class BayesianOptimization(Optimizer):
@@ -42,7 +42,7 @@ class BayesianOptimization(Optimizer):
     def __init__(
         self,
         make_loss: Callable[..., Loss],
-        sampler: FixedSampler,
+        sampler: Sampler,
         *,
         iterations: int,
         initial_points: int,

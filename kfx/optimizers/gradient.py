@@ -18,7 +18,7 @@ from kfx.optimizers.journal import State
 from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question, Restarts
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.optimizers.schedules import Constant
-from kfx.sampling.samplers import Batch, FixedSampler
+from kfx.sampling.samplers import Batch, Sampler
 
 
 class Rule(abc.ABC):
@@ -135,7 +135,7 @@ class GradientDescent(Optimizer):
     def __init__(
         self,
         make_loss: Callable[..., Loss],
-        sampler: FixedSampler,
+        sampler: Sampler,
         rule: Rule,
         *,
         iterations: int,

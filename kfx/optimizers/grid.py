@@ -14,7 +14,7 @@ from kfx.optimizers.journal import State
 from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
-from kfx.sampling.samplers import Batch, FixedSampler
+from kfx.sampling.samplers import Batch, Sampler
 
 
 class GridSearch(Optimizer):
@@ -29,7 +29,7 @@ class GridSearch(Optimizer):
     def __init__(
         self,
         make_loss: Callable[..., Loss],
-        sampler: FixedSampler,
+        sampler: Sampler,
         *,
         iterations: int,
         parameter: str | None,

@@ -12,7 +12,7 @@ from kfx.numerics.arrays import Vector, as_kind, in_numpy
 from kfx.optimizers.journal import State
 from kfx.optimizers.loop import Answer, FitSetup, Optimizer, Question
 from kfx.optimizers.loss import Evaluation, Loss
-from kfx.sampling.samplers import Batch, FixedSampler
+from kfx.sampling.samplers import Batch, Sampler
 
 _DECREASE = 1e-4
 """The share of the decrease that the gradient promises and a step must give (Armijo)."""
@@ -32,7 +32,7 @@ class LBFGS(Optimizer):
     def __init__(
         self,
         make_loss: Callable[..., Loss],
-        sampler: FixedSampler,
+        sampler: Sampler,
         *,
         iterations: int,
         space: str,

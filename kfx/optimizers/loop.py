@@ -20,7 +20,7 @@ from kfx.numerics.streams import Streams
 from kfx.optimizers.journal import Journal, State, TraceRow
 from kfx.optimizers.loss import SECONDS, Evaluation, Loss, weighing
 from kfx.outcomes import Event, NumericalError
-from kfx.sampling.samplers import Batch, FixedSampler
+from kfx.sampling.samplers import Batch, Sampler
 
 Data = Sequence[torch.Tensor]
 """x_train, (n, …), y_train, (n, outputs), and optionally x_test, (m, …), which flows carry along without learning from
@@ -105,7 +105,7 @@ class Optimizer(abc.ABC):
     restarts: Restarts | None = None
     """How to continue where the objective cannot be evaluated; None: `tell` takes the failed evaluation."""
 
-    def __init__(self, make_loss: Callable[..., Loss], sampler: FixedSampler, iterations: int) -> None:
+    def __init__(self, make_loss: Callable[..., Loss], sampler: Sampler, iterations: int) -> None:
         self.make_loss, self.sampler, self.iterations = make_loss, sampler, iterations
 
     @property

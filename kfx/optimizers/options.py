@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kfx.optimizers.loop import Optimizer
     from kfx.optimizers.loss import Loss
     from kfx.optimizers.schedules import Constant
-    from kfx.sampling.samplers import FixedSampler
+    from kfx.sampling.samplers import Sampler
 
 
 @dataclass
@@ -80,7 +80,7 @@ class OptimizerOption(Option, OptimizerPart):
             return own
         return partial(Loss, config.objective.build(), config.regularization.build())
 
-    def arguments(self, config: ConfigView) -> tuple[Callable[..., Loss], FixedSampler, int]:
+    def arguments(self, config: ConfigView) -> tuple[Callable[..., Loss], Sampler, int]:
         """Return the arguments of every optimizer: make_loss, sampler, iterations."""
         return self.make_loss(config), config.sampler.build(self.iterations), self.iterations
 

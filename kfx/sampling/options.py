@@ -13,7 +13,7 @@ from kfx.config.rules import CLASSES, IMAGES, STILL_POINTS, needs, refuses, rows
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from kfx.sampling.samplers import FixedSampler
+    from kfx.sampling.samplers import Sampler
 
 
 _BATCH, _OWN_BATCH, _ONLY_BATCH = 100, 300, 1000
@@ -67,7 +67,7 @@ class SamplerOption(Option, SamplerPart):
     )
     padding: int = number(4, "whole >= 1", "with crop: largest shift in pixels, filled with zeros")
 
-    def build(self, iterations: int) -> FixedSampler:
+    def build(self, iterations: int) -> Sampler:
         """The sampler for a fit of so many iterations."""
         names = ("choice", "samples", "rounding", "augment", "padding")
         common = {name: getattr(self, name) for name in names}
@@ -77,11 +77,11 @@ class SamplerOption(Option, SamplerPart):
         """What its sampler takes beside that."""
         return self.beyond(SamplerOption)
 
-    def held_out(self) -> FixedSampler:
+    def held_out(self) -> Sampler:
         """A sampler of held-out batches: drawn as in training, with one sample of a fixed size."""
-        from kfx.sampling.samplers import FixedSampler
+        from kfx.sampling.samplers import Sampler
 
-        return FixedSampler(self.batch_size, self.usual_proportion(), self.choice, rounding=self.rounding)
+        return Sampler(self.batch_size, self.usual_proportion(), self.choice, rounding=self.rounding)
 
     def usual_proportion(self) -> float:
         """p = N_c / N_f for batches that no optimizer sees."""
@@ -94,7 +94,7 @@ class SamplerOption(Option, SamplerPart):
 
 @option("sampler", "fixed", "A uniform batch and a uniform sample of it, the same sizes at each iteration")
 class FixedOption(SamplerOption):
-    builds = "kfx.sampling.samplers:FixedSampler"
+    builds = "kfx.sampling.samplers:Sampler"
 
     sample_proportion: float = number(0.5, "> 0 and < 1", "p = N_c / N_f, the share of a batch that is its sample")
 
@@ -129,10 +129,10 @@ class CentresOption(SamplerOption):
         null="3 N_f / 4 centres, and at most twice the number of features",
     )
 
-    def build(self, iterations: int) -> FixedSampler:
+    def build(self, iterations: int) -> Sampler:
         return self.constructor()(self.batch_size, self.centres, self.neighbours)
 
-    def held_out(self) -> FixedSampler:
+    def held_out(self) -> Sampler:
         return self.build(1)
 
 

@@ -149,7 +149,7 @@ CHOICES: dict[str, type[Uniform]] = dict(zip(POINTS, (Uniform, Stratified, Neigh
 # ---- how many of them are the sample
 
 
-class FixedSampler:
+class Sampler:
     """Draw batches of N_f points with samples of N_c, the same sizes at each iteration.
 
     choice: which points, a name in `CHOICES`. samples: the number of samples of a batch over which the objective is
@@ -243,7 +243,7 @@ class FixedSampler:
         """Restore a `state`; an empty list stands for the beginning of a fit."""
 
 
-class CentresSampler(FixedSampler):
+class CentresSampler(Sampler):
     """Draw random centres, the nearest neighbours of each, and random points up to N_f, as KernelFlows.jl does; the
     centres are outside the sample.
 
@@ -272,7 +272,7 @@ class CentresSampler(FixedSampler):
         return Batch(np.concatenate([near, others, centres]), size - self.centres)
 
 
-class EpochSampler(FixedSampler):
+class EpochSampler(Sampler):
     """Draw every point once an epoch, in a new random order each time.
 
     The last batch of an epoch holds the rest; a rest of one point is left out.
@@ -304,7 +304,7 @@ class EpochSampler(FixedSampler):
         self._epoch, self._left = (int(state[0]), np.asarray(state[1])) if state else (0, np.zeros(0, dtype=np.int64))
 
 
-class LinearSampler(FixedSampler):
+class LinearSampler(Sampler):
     """p changes linearly from `low` at the first iteration to `high` at the last (Darcy 2020, §2.3.3)."""
 
     diagnostics = ("sample_size",)
@@ -317,7 +317,7 @@ class LinearSampler(FixedSampler):
         return self.low + (self.high - self.low) * iteration / max(self.iterations - 1, 1)
 
 
-class DynamicSampler(FixedSampler):
+class DynamicSampler(Sampler):
     """p = ½ (1 − the mean of the last `window` values of ρ_½), at least `floor`, ½ at first (Darcy 2020, §2.3.3).
 
     ρ_½ is ρ with half of the batch as the sample. ρ of the sample itself would not do: a small p would keep itself

@@ -19,20 +19,20 @@ from kfx.flows.layers import checked
 from kfx.kernels import RBF, Polynomial
 from kfx.objectives import rho
 from kfx.outcomes import DataError, Event, NumericalError
-from kfx.sampling.samplers import FixedSampler
+from kfx.sampling.samplers import Sampler
 from tests.faults.words import SMALL
 
 
 def interrupt_at(monkeypatch, iteration):
     """Ctrl-C when the batch of this iteration is drawn."""
-    calls, draw_batch = iter(range(1000)), FixedSampler.draw
+    calls, draw_batch = iter(range(1000)), Sampler.draw
 
     def interrupted(self, rng, iteration_of_fit=0):
         if next(calls) == iteration:
             raise KeyboardInterrupt
         return draw_batch(self, rng, iteration_of_fit)
 
-    monkeypatch.setattr(FixedSampler, "draw", interrupted)
+    monkeypatch.setattr(Sampler, "draw", interrupted)
 
 
 # ---- code from a config
