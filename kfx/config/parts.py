@@ -194,7 +194,7 @@ class FollowPart(Protocol):
 
 
 class ConfigView(Protocol):
-    """The config as an option sees it: the other options and the sections, by name."""
+    """The config as an option sees it: `kfx.experiment.config.Config`, whose fields lead to each family's options."""
 
     dataset: DatasetPart
     kernel: KernelPart

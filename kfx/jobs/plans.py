@@ -22,7 +22,7 @@ _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 @dataclass(frozen=True)
 class Plans:
-    """The jobs of `kfx run` or `kfx run -m`, composed and checked. hydra: Hydra's own node of the command."""
+    """The plans of `kfx run` or `kfx run -m`, of which `in_folder` makes each a `Job`. hydra: Hydra's own node."""
 
     jobs: tuple[Plan, ...]
     hydra: DictConfig

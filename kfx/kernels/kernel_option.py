@@ -1,4 +1,4 @@
-"""Base classes of the kernel options: for any kernel, for a network's features, and for a formula."""
+"""Base classes of the kernel options in `kfx.kernels.options`: for any kernel, a network's features, and a formula."""
 
 from __future__ import annotations
 

@@ -42,14 +42,14 @@ class Space:
         low, high = (as_kind(bound, coordinates) for bound in self.bounds.T)
         return _within(self._of_logged(_module(coordinates).exp, coordinates, 0.0), low, high)
 
-    def gradient(self, vector: Vector, to_parameters: Vector) -> Vector:
-        """Return the gradient with respect to the coordinates, (n,).
+    def gradient(self, vector: Vector, by_parameters: Vector) -> Vector:
+        """Return the gradient with respect to the coordinates, (n,): ∂/∂log θ = θ ∂/∂θ.
 
-        vector: the parameters, (n,). to_parameters: the gradient with respect to them, (n,).
+        vector: the parameters, (n,). by_parameters: the gradient with respect to them, (n,).
         """
         if self.logged is None:
-            return to_parameters
-        return to_parameters * (vector if self.is_log else _module(vector).where(self._mask(vector), vector, 1.0))
+            return by_parameters
+        return by_parameters * (vector if self.is_log else _module(vector).where(self._mask(vector), vector, 1.0))
 
     def project(self, coordinates: Vector) -> Vector:
         """Return the point of the box nearest to coordinates (n,). NaN stays NaN."""

@@ -31,7 +31,7 @@ def nested_rho(
 
     gram: Θ, (N_f, N_f). y: (N_f,) or (N_f, outputs). sample_sizes: N_c of each sample, its points the first N_c of
     the batch. regularization: λ; a plain number is absolute. G is (N_f, N_f) as a sum of outer products, None with
-    `cotangent=False`. Equations and errors as for `rho`.
+    `cotangent=False`. Equations and errors as for `relative_error.rho`.
     """
     problem = pose(gram, y, sample_sizes[0], regularization)
     factor = numpy_if_small(problem.factor)
@@ -42,7 +42,7 @@ def nested_rho(
 def rho_of_factor(
     factor: Any, y: Any, sample_sizes: Sequence[int], cotangent: bool = True
 ) -> tuple[list[float], OuterProducts | None]:
-    """Return ρ of several nested samples from L, and the cotangent of A = LLᵀ for the first sample; see `rho`.
+    """Return ρ of nested samples from L, and the cotangent of A = LLᵀ for the first one; see `relative_error.rho`.
 
     factor: L, (N_f, N_f), float64, NumPy or torch. y: (N_f, outputs), float64, of the same kind.
     Raises NumericalError where Y is zero.

@@ -91,8 +91,8 @@ class FitSetup:
 class Optimizer(abc.ABC):
     """Base of optimizers. `fit` drives `ask` and `tell`, and handles batches, rows, restarts and checkpoints.
 
-    loss: makes the objective from a kernel, x and y. sampler: draws the batches. iterations: largest number of rows of
-    the trace.
+    make_loss: makes the `Loss` to minimise from a kernel, x and y. sampler: draws the batches. iterations: largest
+    number of rows of the trace.
 
     A subclass writes `start`, `ask`, `tell`, `result`, and `state` with `restore`: after `restore(state())` it must
     continue with bitwise equal numbers.

@@ -66,7 +66,7 @@ class RunContext:
     """What the stages of a run share.
 
     open_fits: opens the trace, and gives what fits the parts and keeps them: for a run `in_record`, which gives
-    `PartFits`, and for an estimator `Unrecorded.open_fits`.
+    `kfx.record.journal.PartFits`, and for an estimator `Unrecorded.open_fits`.
     parts: the data sets that kernels are trained on: one for each fold, or for each output of each fold. folds: those
     that they are evaluated on.
     """
