@@ -43,7 +43,7 @@ def make(path: str, schema: type[T], node: object) -> T:
             raise ConfigError(f"{at}{key}: unknown key; {taken(schema, key)}")
     made: dict[str, object] = {}
     for key, item in fields.items():
-        if "convert" in item.metadata:
+        if "convert" in item.metadata and (key in node or item.default is not None):
             made[key] = item.metadata["convert"](f"{at}{key}", node.get(key, schema.defaults()[key]))
         elif key in node and isinstance(item.default_factory, type) and issubclass(item.default_factory, Option):
             made[key] = make(f"{at}{key}", item.default_factory, node[key])
