@@ -50,7 +50,8 @@ def run(
             tell(f"{job}: {seconds:.0f} s")
         elif pool.stopped is None:
             failed.append(job)
-            tell(f"{job}: failed with exit code {code}; see {job.log}")
+            log = f"; see {job.log}" if job.log is not None and job.log.is_file() else ""
+            tell(f"{job}: failed with exit code {code}{log}")
 
     pool = Pool(at_once, jobs, ended, deadline=deadline, fresh=fresh, tell=tell)
     try:

@@ -104,6 +104,8 @@ def _one(name: str, study: Study, measured: Mapping[str, Job] | Cells, folder: P
         print(_RECORDED / f"{name}.csv")
     show(_shown(name, answer.frame), 240)
     print(folder / "table.csv")
+    if parsed.smoke:
+        print("kfx: warning: --smoke may set what names of the runs say; the numbers mean nothing", file=sys.stderr)
     if answer.draw is not None:
         with looking(parsed.style):
             picture = answer.draw()
