@@ -102,16 +102,18 @@ class GrowingFile:
     """A file that only grows, and the checksums of what it held at growing sizes, for which it is read once."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._hash, self._at = path, hashlib.sha256(), 0
+        self._path, self._read = path, (hashlib.sha256(), 0)
 
     def digest(self, size: int) -> str:
         """SHA-256 of the first `size` bytes in hexadecimal; `size` is at least that of the call before."""
+        found, at = self._read[0].copy(), self._read[1]
         with self._path.open("rb") as stream:
-            stream.seek(self._at)
-            while part := stream.read(min(size - self._at, 1 << 20)):
-                self._hash.update(part)
-                self._at += len(part)
-        return self._hash.hexdigest()
+            stream.seek(at)
+            while part := stream.read(min(size - at, 1 << 20)):
+                found.update(part)
+                at += len(part)
+        self._read = found, at  # at once, so that a signal leaves both as they were
+        return found.hexdigest()
 
 
 def as_json(value: Any) -> Any:

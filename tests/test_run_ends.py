@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
 from kfx import load_run
+from kfx.files import GrowingFile
 from kfx.kernels import RBF
 from tests.words import SMALL
 
@@ -141,3 +144,45 @@ def test_gradients_are_not_lost_in_silence():
         RBF().gram(x)
     with torch.no_grad():
         assert RBF().gram(x).shape == (3, 3)
+
+
+class Interrupting(bytes):
+    """Bytes at whose length a signal comes."""
+
+    def __len__(self):
+        raise KeyboardInterrupt
+
+    def __bool__(self):
+        return True
+
+
+def test_a_signal_within_a_checksum_leaves_those_that_follow_right(tmp_path, monkeypatch):
+    """A checkpoint after SIGTERM had a wrong checksum, and was refused as damaged."""
+    path = tmp_path / "rows"
+    path.write_bytes(b"first,")
+    growing = GrowingFile(path)
+    growing.digest(6)
+    path.write_bytes(b"first,second")
+    whole = type(path).open
+
+    class Stream:
+        def __init__(self):
+            self.stream = whole(path, "rb")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            self.stream.close()
+
+        def seek(self, at):
+            self.stream.seek(at)
+
+        def read(self, count):
+            return Interrupting(self.stream.read(count))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(path), "open", lambda self, *mode: Stream())
+        with pytest.raises(KeyboardInterrupt):
+            growing.digest(12)
+    assert growing.digest(12) == hashlib.sha256(b"first,second").hexdigest()
