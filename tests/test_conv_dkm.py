@@ -738,4 +738,4 @@ def test_elbo_refuses_targets_of_one_output():
     from kfx.optimizers.elbo import ElboOption
 
     with pytest.raises(ConfigError, match="takes one output for each class"):
-        ElboOption().start(machine().kernel, images(), one_hot()[:, :1], np.random.default_rng(0))
+        ElboOption().with_own_parameters(machine().kernel, images(), one_hot()[:, :1], np.random.default_rng(0))

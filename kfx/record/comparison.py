@@ -324,7 +324,7 @@ def _shared_rows(run: Run, other: Run, *, of: Run | None = None) -> pd.DataFrame
     """The evaluation, without the kernel that was not kept where the other has none. of: the run whose metrics count;
     None for all."""
     table = run.evaluation
-    if of is not None:
+    if of is not None and len(of.evaluation):  # a damaged one has no rows
         table = table[table["metric"].isin(of.evaluation["metric"])].reset_index(drop=True)
     if (other.evaluation["kernel"] == REJECTED).any():
         return table
