@@ -106,13 +106,12 @@ class GrowingFile:
 
     def digest(self, size: int) -> str:
         """SHA-256 of the first `size` bytes in hexadecimal; `size` is at least that of the call before."""
-        found, at = self._read[0].copy(), self._read[1]
+        found = self._read[0].copy()
         with self._path.open("rb") as stream:
-            stream.seek(at)
-            while part := stream.read(min(size - at, 1 << 20)):
+            stream.seek(self._read[1])
+            while part := stream.read(min(size - stream.tell(), 1 << 20)):
                 found.update(part)
-                at += len(part)
-        self._read = found, at  # at once, so that a signal leaves both as they were
+            self._read = found, stream.tell()  # at once, so that a signal leaves both as they were
         return found.hexdigest()
 
 
