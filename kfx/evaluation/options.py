@@ -73,7 +73,6 @@ class EvaluationRegularization(Option):
     scale: str | None = word(SCALES, "unit of value, as regularization.scale", null="regularization.scale")
 
 
-_ALL = 2**62
 Split = tuple[int, int, "np.ndarray"]
 """(repeat, fold, order of its training points) of one evaluation."""
 
@@ -222,7 +221,7 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
     def goes_on_disk(self, config: ConfigView, n: int | None = None, n_test: int | None = None) -> bool:
         """Whether the Gram matrix of n interpolation points does not fit in memory. n: None for the most of them."""
         try:
-            n = min(n or max(self.n_interpolation or [_ALL]), config.training_size())
+            n = min(n or max(self.n_interpolation or [2**62]), config.training_size())
             return self.solver != "nystrom" and self.bytes_of(config, n, n_test) > self.memory_bytes()
         except DataError:  # reported by the check
             return False
@@ -231,7 +230,7 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         """Whether points are left out in folds in place of one by one, since their matrix does not fit in memory."""
         selections = [config.regularization.selected(), self.selected(config)]
         selections += [config.regularization.left_out(config)] * bool(config.optimizer.fall_back)
-        points = [each.points or _ALL for each in selections if each.how == "leave_one_out"]
+        points = [each.points or 2**62 for each in selections if each.how == "leave_one_out"]
         return bool(points) and self.goes_on_disk(config, max(points), n_test=0)
 
     def memory_bytes(self) -> int:
